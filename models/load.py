@@ -23,7 +23,8 @@ from .stepper import LoadedModel, Stepper
 def load_model(settings: EngineSettings, report: ReportProgress = ignore_progress) -> tuple[Stepper, Ready]:
     """Read the checkpoint, plan the memory, load and compile. Every refusal is a LoadError, raised early.
 
-    dtype "auto" follows the checkpoint: bfloat16 stays, float32 and float16 run as float32. A GPU runs bfloat16.
+    dtype "auto" follows the checkpoint: bfloat16 stays, float32 and float16 run as float32. On a GPU all
+    run as bfloat16.
     """
     path, active = Path(settings.model), 0
     checkpoint: Checkpoint | EncoderCheckpoint

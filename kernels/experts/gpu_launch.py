@@ -69,10 +69,11 @@ def combine(results: Tensor, weights: Tensor, shared: Tensor | None, out: Tensor
     The last column of the weights is that of the shared expert's result [T, size]. All are contiguous.
     """
     (tokens, size), chosen = out.shape, weights.shape[1] - 1
-    need("out", out, torch.bfloat16, tokens, size)
-    need("results", results, torch.bfloat16, tokens * chosen, size)
+    wide = torch.float32 if out.dtype == torch.float32 else torch.bfloat16
+    need("out", out, wide, tokens, size)
+    need("results", results, wide, tokens * chosen, size)
     need("weights", weights, torch.float32, tokens, chosen + 1)
-    need("shared", shared, torch.bfloat16, tokens, size)
+    need("shared", shared, wide, tokens, size)
     combine_kernel[tokens, cdiv(size, COMBINE_BLOCK)](
         results, weights, shared, out, CHOSEN=chosen, SIZE=size, BLOCK=COMBINE_BLOCK, num_warps=COMBINE_WARPS
     )
@@ -93,8 +94,9 @@ def _check(
         raise ValueError(f"x has the scales {x_scales if x_scales is None else list(x_scales.shape)}")
     if len(weight.weight) != experts:
         raise ValueError(f"there are the matrices of {len(weight.weight)} experts, not of {experts}")
-    need("out", out, torch.bfloat16, count, weight.n)
-    need("bias", bias, torch.bfloat16, experts, weight.n)
+    wide = torch.float32 if weight.format == "fp32" else torch.bfloat16
+    need("out", out, wide, count, weight.n)
+    need("bias", bias, wide, experts, weight.n)
     need("plan", plan, torch.int32, *plan.shape)
     if plan.numel() < plan_words(count, experts, launch.block_m):
         raise ValueError(f"the plan has {plan.numel()} words, made for fewer entries than {count} or another block")

@@ -3,7 +3,7 @@
     x       [R, K], rows `stride_x` apart: those of the tokens, an entry's being entry // per_row, or of the entries
     w, …    as gemm/gpu_narrow.py and gemm/gpu_packed.py have them, of all experts, one behind the other
     bias    [experts, N]
-    out     [entries, N] bfloat16, each entry in its own row
+    out     [entries, N] in the type of plain x, else bfloat16, each entry in its own row
     plan    gpu_group.py's: blocks of BLOCK_M entries of one expert
 
 The grid is (channel tiles, blocks); programs behind the last block in use end at once. So only the matrices of chosen
@@ -89,7 +89,7 @@ def plain_experts_kernel(
     PRECISE: tl.constexpr, EVEN_K: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """bfloat16, or e4m3 with scales of x's rows and of channels [experts, N]."""
+    """bfloat16, float32, or e4m3 with scales of x's rows and of channels [experts, N]."""
     await_inputs()
     in_use, expert, entry = block_of(plan, BLOCK_M)
     if in_use:

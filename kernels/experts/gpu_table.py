@@ -58,15 +58,17 @@ _BF16_90 = (
     _row(16, 16, 64, 128, 4, 4, "55"), _row(32, 32, 64, 64, 4, 4, "48"), _row(64, 64, 64, 64, 4, 4, "72"),
     _row(None, 128, 128, 64, 8, 4, "114"),
 )  # fmt: skip
+_FP32 = (_row(None, 32, 64, 16, 4, 2, "80-96"),)
 
 TABLES: Mapping[LinearFormat, Table[Few]] = {
     "w4a16": {80: _W4_80, 90: _W4_90},
     "w8a16": {80: _W8_80, 90: _W8_90},
     "fp8": {89: _FP8_89, 90: _FP8_90},
     "bf16": {80: _BF16_80, 90: _BF16_90},
+    "fp32": {80: _FP32},
 }
 STRICT: Mapping[LinearFormat, Table[Few]] = {
-    kind: {capability: (LaunchRow(None, rows[1].launch, FIXED),) for capability, rows in table.items()}
+    kind: {capability: (LaunchRow(None, rows[:2][-1].launch, FIXED),) for capability, rows in table.items()}
     for kind, table in TABLES.items()
 }
 

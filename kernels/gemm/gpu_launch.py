@@ -1,6 +1,6 @@
 """The GEMM of a linear layer on the GPU: y = x W^T (+ bias) (+ residual).
 
-    x          [M, K], contiguous rows (which may lie further apart); bfloat16, int8 or e4m3 as the format says
+    x          [M, K], contiguous rows (which may lie further apart); in the type of the format
     x_scales   float32: [M], or [] for the whole tensor, or [M, K / 128] with block-scaled weights
     out        [M, N] bfloat16, contiguous; residual [M, N] may be out itself; bias [N]. Or float32, for logits: the
                sums as they are, not rounded to bfloat16; then without bias and residual
@@ -35,7 +35,8 @@ def gemm(
     w4a16, w8a16   4-bit weights, or int8 with a scale per channel; bfloat16 activations
     w8a8           int8 with a scale per channel and one per token; the integer sums are exact
     fp8            e4m3, float32 sums. Raises ValueError on a device without float8
-    bf16           the vendor's product; under strict determinism ours, whose tiles are fixed
+    bf16, fp32     the vendor's product; under strict determinism ours, whose tiles are fixed. Nothing of float32 goes
+                   through TF32: the device forbids it (models/gpu/cuda.py), and ours says so to Triton
     """
     if weight.format == "fp8" and capability < E4M3_CAPABILITY:
         raise ValueError(

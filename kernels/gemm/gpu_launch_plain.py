@@ -1,4 +1,4 @@
-"""Launches for operands the tensor core reads directly (int8, e4m3, bfloat16)."""
+"""Launches for operands that are multiplied as they are: int8, e4m3, bfloat16, float32."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def launch_plain(operands: Operands, launch: Launch) -> None:
                 _launch_few(part, launch, space)
         case Many():
             _launch_many(operands, launch)
-        case Library() if operands.out.dtype == torch.float32 and operands.out.is_cpu:
+        case Library() if operands.out.dtype == torch.float32 != operands.x.dtype and operands.out.is_cpu:
             # torch has this product only on CUDA. When interpreted, ours is used, which also allocates nothing.
             launch_plain(operands, launch_for("bf16", INTERPRETED_AS, len(operands.x), strict=True))
         case Library():
@@ -33,10 +33,11 @@ def launch_plain(operands: Operands, launch: Launch) -> None:
 
 
 def library_gemm(x: Tensor, weight: Tensor, out: Tensor, bias: Tensor | None, residual: Tensor | None) -> None:
-    """The vendor's bfloat16 GEMM: torch's, which is cuBLAS on an NVIDIA GPU. A float32 out takes its sums unrounded."""
-    if out.dtype == torch.float32 and not out.is_cpu:
+    """The vendor's GEMM: torch's, which is cuBLAS on an NVIDIA GPU. A float32 out takes bfloat16's sums unrounded."""
+    widens = out.dtype == torch.float32 != x.dtype
+    if widens and not out.is_cpu:
         torch.mm(x, weight.T, out_dtype=torch.float32, out=out)
-    elif out.dtype == torch.float32:  # of unpacked weights, interpreted
+    elif widens:  # of unpacked weights, interpreted
         torch.mm(x.float(), weight.float().T, out=out)
     elif residual is not None:
         torch.addmm(residual, x, weight.T, out=out)

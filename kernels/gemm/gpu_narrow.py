@@ -52,7 +52,7 @@ def narrow_sums(
             scale = block_scales(x_scales, w_scales, row, start, k_block, M, K, BLOCK_N)
             sums += tl.dot(weights, columns, out_dtype=SUM) * scale[None, :]
         else:
-            sums = tl.dot(weights, columns, sums, max_num_imprecise_acc=PRECISE, out_dtype=SUM)
+            sums = tl.dot(weights, columns, sums, max_num_imprecise_acc=PRECISE, out_dtype=SUM, input_precision="ieee")
     return sums
 
 

@@ -7,12 +7,13 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from .gpu_table import ROWS_AT_ONCE, Few, Launch, Library, Many, bucket_sizes, launch_for, split_of
+from .gpu_table import PLAIN, ROWS_AT_ONCE, Few, Launch, Library, Many, bucket_sizes, launch_for, split_of
 from .gpu_weights import PackedLinear
 
 Tensor = torch.Tensor
 # Activations of the other formats are bfloat16.
-ACTIVATIONS = {"w8a8": torch.int8, "fp8": torch.float8_e4m3fn}
+ACTIVATIONS = {"w8a8": torch.int8, "fp8": torch.float8_e4m3fn, "fp32": torch.float32}
+SCALED = ("w8a8", "fp8")  # activations
 # In front of a workspace, for every layer and launch that shares it: an int32 for each tile of a launch with K split.
 # Such tiles are at most half the 264 programs, for each of 256 / 32 tiles of rows (gpu_table.py): 1,056.
 COUNTER_BYTES = 4 * 2048
@@ -68,22 +69,25 @@ def checked(
     m = x.shape[0]
     _check_scales(kind, m, x_scales, weight)
     if out is None:
-        out = torch.empty(m, weight.n, dtype=torch.bfloat16, device=x.device)
+        out = torch.empty(m, weight.n, dtype=torch.float32 if kind == "fp32" else torch.bfloat16, device=x.device)
     for name, tensor, shape in (("out", out, (m, weight.n)), ("residual", residual, (m, weight.n)),
                                 ("bias", bias, (weight.n,))):  # fmt: skip
         if tensor is not None and (tuple(tensor.shape) != shape or not tensor.is_contiguous()):
             raise ValueError(f"{name} is {list(tensor.shape)}; it must be {list(shape)} and contiguous")
     if out.dtype not in RESULTS:
         raise ValueError(f"out is {out.dtype}; it must be torch.bfloat16, or torch.float32 for logits")
+    if kind == "fp32" and out.dtype != torch.float32:
+        raise ValueError(f"out is {out.dtype}; fp32 gives torch.float32")
     if out.dtype == torch.float32 and (bias is not None or residual is not None):
         raise ValueError("out is torch.float32, which takes neither bias nor residual: add them to it afterwards")
     return Operands(x, x_scales, weight, out, workspace, bias, residual)
 
 
 def _check_scales(kind: str, m: int, scales: Tensor | None, weight: PackedLinear) -> None:
-    if kind not in ACTIVATIONS:
+    if kind not in SCALED:
         if scales is not None:
-            raise ValueError(f"x has scales, and {kind} takes no scales: its activations are bfloat16")
+            wide = ACTIVATIONS.get(kind, torch.bfloat16)
+            raise ValueError(f"x has scales, and {kind} takes no scales: its activations are {wide}")
         return
     allowed: list[tuple[int, ...]] = [(m,), ()]
     if weight.group == 128:
@@ -108,7 +112,7 @@ def bytes_of(weight: PackedLinear, rows: int, launch: Launch) -> int:
             split = split_of(with_room(weight, launch), weight.n, weight.k)
             return COUNTER_BYTES + 4 * split * min(rows, ROWS_AT_ONCE) * weight.n if split > 1 else 0
         case Library():
-            return 0 if weight.format == "bf16" else COUNTER_BYTES + 2 * weight.k * slab_rows(weight, launch)
+            return 0 if weight.format in PLAIN else COUNTER_BYTES + 2 * weight.k * slab_rows(weight, launch)
         case Many():
             return 0
 
@@ -119,7 +123,7 @@ def launches_of(weight: PackedLinear, rows: int, capability: int, strict: bool) 
     match launch:
         case Few():
             return -(-rows // ROWS_AT_ONCE)
-        case Library() if weight.format != "bf16":
+        case Library() if weight.format not in PLAIN:
             return 2 * -(-weight.n // slab_rows(weight, launch))
         case Many() | Library():
             return 1

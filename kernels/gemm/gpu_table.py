@@ -13,7 +13,8 @@ from typing import Literal
 
 from ..gpu.table import LaunchRow, Table, choose
 
-LinearFormat = Literal["w4a16", "w8a16", "w8a8", "fp8", "bf16"]
+LinearFormat = Literal["w4a16", "w8a16", "w8a8", "fp8", "bf16", "fp32"]
+PLAIN = ("bf16", "fp32")  # without scales; float32 is the definition on the device, and slow
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,7 @@ class Many:
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """The vendor's bfloat16 GEMM; packed weights are unpacked before it, `slab_bytes` at a time, which L2 keeps."""
+    """The vendor's GEMM; packed weights are unpacked before it, `slab_bytes` at a time, which L2 keeps."""
 
     slab_bytes: int
 
@@ -152,6 +153,7 @@ TABLES: Mapping[LinearFormat, Table[Launch]] = {
     "w8a8": {80: _INT8_80, 90: _INT8_90},
     "fp8": {89: _INT8_80, 90: _FP8_90},
     "bf16": {80: _CUBLAS},
+    "fp32": {80: _CUBLAS},
 }
 STRICT: Mapping[LinearFormat, Table[Launch]] = {
     "w4a16": {80: _any(_W4_80[1].launch, FIXED), 90: _any(_W4_90[1].launch, FIXED)},
@@ -163,4 +165,5 @@ STRICT: Mapping[LinearFormat, Table[Launch]] = {
         80: (LaunchRow(None, Many(64, 128, 64, 8, SM80, 8, 4, False), _compiled("128")),),
         90: (LaunchRow(None, Many(64, 128, 64, 8, SM90, 4, 4, True), _compiled("134-166")),),
     },
+    "fp32": {80: (LaunchRow(None, Many(64, 64, 16, 8, SM80, 8, 2, False), _compiled("110-128")),)},
 }

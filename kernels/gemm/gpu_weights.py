@@ -152,6 +152,11 @@ def pack_bf16(weight: Tensor) -> PackedLinear:
     return PackedLinear("bf16", n, k, weight.bfloat16().contiguous())
 
 
+def pack_fp32(weight: Tensor) -> PackedLinear:
+    n, k = weight.shape
+    return PackedLinear("fp32", n, k, weight.float().contiguous())
+
+
 def check_group(k: int, group: int) -> None:
     if group not in GROUPS or k % group:
         raise ValueError(f"a group of {group} weights: it must be 32, 64 or 128 and divide the {k} in-features")

@@ -1,6 +1,6 @@
-"""y = x W^T for many rows of x: int8, float8 e4m3, bfloat16; as many programs as the GPU has processors, each walking
-over tiles of the result. x and w are pointers, for every GPU, or tensor descriptors, whose blocks sm_90's copy engine
-(TMA) fetches. Layouts, scales and constants are those of gpu_narrow.py.
+"""y = x W^T for many rows of x: int8, float8 e4m3, bfloat16, float32; as many programs as the GPU has processors, each
+walking over tiles of the result. x and w are pointers, for every GPU, or tensor descriptors, whose blocks sm_90's copy
+engine (TMA) fetches. Layouts, scales and constants are those of gpu_narrow.py.
 """
 
 from __future__ import annotations
@@ -87,5 +87,5 @@ def wide_gemm_kernel(
                 scale = block_scales(x_scales, w_scales, row, first, k_block, M, K, BLOCK_N)
                 sums += tl.dot(left, right.T, out_dtype=SUM) * scale[:, None]
             else:
-                sums = tl.dot(left, right.T, sums, max_num_imprecise_acc=PRECISE, out_dtype=SUM)
+                sums = tl.dot(left, right.T, sums, max_num_imprecise_acc=PRECISE, out_dtype=SUM, input_precision="ieee")
         finish(sums, out, x_scales, w_scales, bias, residual, row, first, M, N, BLOCK_SCALES, X_PER_ROW, W_PER_ROW)

@@ -37,6 +37,7 @@ class Specialisation:
     serves: tuple[int, ...]  # GPUs of that major version that launch this form
     uses: tuple[str, ...] = ()  # instructions that must be present
     max_spills: int = 0  # more only with the evidence, beside the row, that it still wins
+    avoids: tuple[str, ...] = ()  # instructions that must not be there
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +64,7 @@ def faults(specialisation: Specialisation, code: MachineCode) -> list[str]:
         for device in specialisation.serves
         if code.shared > SHARED_LIMIT[device]
     ]
+    found += [f"{code.instructions[name]} {name}" for name in specialisation.avoids if code.instructions[name]]
     return found + [f"no {name} instruction" for name in specialisation.uses if not code.instructions[name]]
 
 

@@ -1,12 +1,12 @@
 """What LoRA adapters add to a projection on the GPU, different adapters in one batch: out[t] += B[s] A[s] x[t] with s
 the adapter of row t.
 
-    x         [T, K] bfloat16, or e4m3 or int8 with a float32 scale per row; rows may lie further apart
+    x         [T, K] bfloat16 or float32, or e4m3 or int8 with a float32 scale per row; rows may lie further apart
     adapters  int32 [T]: the place of each row's adapter in a and b, -1 for a row without one. It is read on the device,
               so a captured graph serves any mix
-    a, b      bfloat16 [places, parts * rank, K] and [places, N, rank], places any number of values apart; b includes
-              the adapter's scale. A projection that merges matrices (query, key, value) has a part for each, which are
-              together the N channels
+    a, b      [places, parts * rank, K] and [places, N, rank], places any number of values apart; bfloat16, or float32
+              as x. b includes the adapter's scale. A projection that merges matrices (query, key, value) has a part for
+              each, which are together the N channels
     workspace float32 of at least `low_rank_floats`: A x of every row
 
 Rows are taken in tiles of 16, the least that a tensor core takes. A tile has a program for each of its rows: the first
@@ -25,9 +25,10 @@ import torch
 from ..gpu.language import await_inputs, cdiv, jit, tl
 
 ROWS = 16
-BLOCK_K, BLOCK_N = 128, 64
 SPLIT_K = 2048  # columns of K per program: a longer sum is split, or few rows would leave most of the GPU idle
-WARPS, STAGES = 2, 4  # compiled without spills; not measured
+# Columns of K and channels of a block, warps, stages: compiled without spills for rank 16; not measured. float32 has no
+# tensor core's product, and a thread holds its rows and columns of both operands.
+TILE, FLOAT32_TILE = (128, 64, 2, 4), (32, 32, 4, 2)
 
 
 @jit
@@ -65,9 +66,9 @@ def shrink_kernel(
             wanted, known = same[:, None], (rank < RANK)[:, None]
             if not EVEN_K:
                 wanted, known = wanted & (column < K)[None, :], known & (column < K)[None, :]
-            left = tl.load(values + column[None, :], mask=wanted, other=0.0).to(tl.bfloat16)
+            left = tl.load(values + column[None, :], mask=wanted, other=0.0).to(a.dtype.element_ty)
             right = tl.load(weights + column[None, :], mask=known, other=0.0)
-            total = tl.dot(left, right.T, total, out_dtype=tl.float32)
+            total = tl.dot(left, right.T, total, out_dtype=tl.float32, input_precision="ieee")
         if x_scales is not None:
             total *= tl.load(x_scales + row, mask=same, other=0.0)[:, None]
         target = ((split.to(tl.int64) * tokens + row) * PARTS + part)[:, None] * RANK + rank[None, :]
@@ -104,11 +105,11 @@ def expand_kernel(
             mask=(channel < end)[:, None],
             other=0.0,
         )
-        added = tl.dot(small.to(tl.bfloat16), weights.T, out_dtype=tl.float32)
+        added = tl.dot(small.to(weights.dtype), weights.T, out_dtype=tl.float32, input_precision="ieee")
         target = out + row.to(tl.int64)[:, None] * N + channel[None, :]
         inside = same[:, None] & (channel < end)[None, :]
         before = tl.load(target, mask=inside, other=0.0).to(tl.float32)
-        tl.store(target, (before + added).to(tl.bfloat16), mask=inside)
+        tl.store(target, (before + added).to(out.dtype.element_ty), mask=inside)
 
 
 def splits_of(columns: int) -> int:
@@ -131,7 +132,7 @@ def low_rank(
     parts: Sequence[int],
     x_scales: torch.Tensor | None = None,
 ) -> None:
-    """Add each row's adapter to out [T, N] bfloat16. `parts`: channels of each, all but the first alike.
+    """Add each row's adapter to out [T, N]. `parts`: channels of each, all but the first alike.
 
     The rank is a power of two, at least 16; smaller ones are filled up with zeros.
     """
@@ -144,20 +145,22 @@ def low_rank(
         raise ValueError(f"a is {tuple(a.shape)} and out {tuple(out.shape)}, which do not fit x and b")
     if x.stride(1) != 1 or not all(tensor.is_contiguous() for tensor in (adapters, a[0], b[0], out)):
         raise ValueError("the rows of x, the places of a and b, and the other tensors must be contiguous")
-    if adapters.dtype != torch.int32 or {a.dtype, b.dtype, out.dtype} != {torch.bfloat16}:
-        raise ValueError("expected int32 adapters and bfloat16 a, b and out")
+    wide = torch.float32 if x.dtype == torch.float32 else torch.bfloat16
+    if adapters.dtype != torch.int32 or {a.dtype, b.dtype, out.dtype} != {wide}:
+        raise ValueError(f"expected int32 adapters and {wide} a, b and out")
     if workspace.numel() < low_rank_floats(tokens, columns, len(parts), rank) or workspace.dtype != torch.float32:
         raise ValueError(f"the workspace needs {low_rank_floats(tokens, columns, len(parts), rank)} float32")
     if tokens == 0:
         return
+    block_k, block_n, warps, stages = FLOAT32_TILE if x.dtype == torch.float32 else TILE
     splits, tiles, other = splits_of(columns), cdiv(tokens, ROWS), parts[-1]
     shrink_kernel[(tiles, ROWS, len(parts) * splits)](
         x, x_scales, adapters, a, workspace, tokens, columns, x.stride(0), a.stride(0),
-        RANK=rank, PARTS=len(parts), SPLITS=splits, EVEN_K=columns % BLOCK_K == 0,
-        ROWS=ROWS, BLOCK_K=BLOCK_K, STAGES=STAGES, num_warps=WARPS,
+        RANK=rank, PARTS=len(parts), SPLITS=splits, EVEN_K=columns % block_k == 0,
+        ROWS=ROWS, BLOCK_K=block_k, STAGES=stages, num_warps=warps,
     )  # fmt: skip
-    blocks = cdiv(parts[0], BLOCK_N) + (len(parts) - 1) * cdiv(other, BLOCK_N)
+    blocks = cdiv(parts[0], block_n) + (len(parts) - 1) * cdiv(other, block_n)
     expand_kernel[(tiles, ROWS, blocks)](
         workspace, adapters, b, out, tokens, channels, b.stride(0), parts[0], other,
-        RANK=rank, PARTS=len(parts), SPLITS=splits, ROWS=ROWS, BLOCK_N=BLOCK_N, num_warps=WARPS,
+        RANK=rank, PARTS=len(parts), SPLITS=splits, ROWS=ROWS, BLOCK_N=block_n, num_warps=warps,
     )  # fmt: skip

@@ -109,6 +109,15 @@ DECODE: Mapping[tuple[int, int], Table[DecodeLaunch]] = {
         86: (LaunchRow(None, DecodeLaunch(1, 2, 4, 3), "compiled: 224 registers, 75 KB: 1 resident"),),
         90: (LaunchRow(None, DecodeLaunch(2, 2, 4, 3, True), "compiled: 216 registers, no spills, 75 KB: 2 resident"),),
     },
+    **{
+        (size, 4): {80: (LaunchRow(None, DecodeLaunch(1, 2, 16, 1), f"compiled: {found}: 1 resident"),)}
+        for size, found in (
+            (64, "104 registers, 25 KB"),
+            (96, "108 registers, 45 KB"),
+            (128, "108 registers, 45 KB"),
+            (256, "126 registers, no spills, 86 KB"),
+        )
+    },
 }
 
 # Of latent vectors of up to LATENT_DIM values and rotated keys of up to LATENT_ROPE, in bfloat16. A program reads a
@@ -204,6 +213,17 @@ PREFILL: Mapping[tuple[int, int], Table[PrefillLaunch]] = {
             ),
         ),
     },
+    # float32 has no tensor core's product: a thread holds its rows and columns of both operands, so tiles are small and
+    # programs large.
+    **{
+        (size, 4): {80: (LaunchRow(None, PrefillLaunch(rows, 16, 1), f"compiled: {found}"),)}
+        for size, rows, found in (
+            (64, 32, "64 registers; 33 KB"),
+            (96, 32, "64 registers; 57 KB"),
+            (128, 32, "64 registers; 57 KB"),
+            (256, 16, "108 registers; 86 KB"),
+        )
+    },
 }
 
 
@@ -218,7 +238,7 @@ def choose_launch(
     fitting = [size for size, _ in DECODE if size >= head_dim]
     if not fitting:
         raise ValueError(f"head_dim {head_dim}: no launch is known, {max(DECODE)[0]} is the largest")
-    key = min(fitting), min(cache_bytes, 2)  # float32 caches are for the interpreter
+    key = min(fitting), cache_bytes
     decode = choose(DECODE[key], capability, LARGEST if strict else sequences)
     prefill = choose(PREFILL[key], capability, LARGEST if strict else tokens)
     by_copy = head_dim * cache_bytes % 16 == 0  # the copy engine needs rows a multiple of 16 bytes apart

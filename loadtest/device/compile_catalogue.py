@@ -34,6 +34,8 @@ TENSOR_CORE = {
     "fp8e4nv": {89: "QMMA", 90: "QGMMA"},
     "bf16": {80: "HMMA", 90: "HGMMA"},
 }
+TENSOR_CORES = tuple(sorted({name for table in TENSOR_CORE.values() for name in table.values()}))
+OPERANDS = ("keys", "w", "a", "b")  # of the kernels with products
 
 
 class RecordingDevice:
@@ -144,6 +146,9 @@ def expected(form: KernelForm, capability: int) -> Specialisation:
     by_copy = any(kind.startswith("tensordesc") for kind in types.values())
     staged = "UTMALDG" if by_copy else "LDGSTS"
     uses: tuple[str, ...] = ()
+    if any(types.get(name) == "*fp32" for name in OPERANDS):  # a tensor core would take them as TF32
+        spills = 16 if kernel == "decode_kernel" and major == 80 else 0
+        return Specialisation(form, capability, (capability,), (), spills, TENSOR_CORES)
     match kernel:
         case "shrink_kernel" | "expand_kernel":
             uses = ("HMMA",)

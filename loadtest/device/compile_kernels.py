@@ -39,8 +39,9 @@ def compiled(place: int, quick: bool) -> dict[str, Any]:  # Any: a JSON object
         "constants": {name: str(value) for name, value in form.constants},
         "types": form.types,
     }
+    counted = not quick or bool(specialisation.uses or specialisation.avoids)
     try:
-        code = compile_for(form, specialisation.capability, count_always=not quick or bool(specialisation.uses))
+        code = compile_for(form, specialisation.capability, count_always=counted)
     except Exception as error:  # whatever Triton and ptxas raise: it is this row's result
         return row | {"faults": [f"does not compile: {type(error).__name__}: {str(error).strip().splitlines()[-1]}"]}
     used = {name: getattr(code, name) for name in ("registers", "spills", "shared", "warps", "loops", "stages")}

@@ -13,7 +13,7 @@ from triolet.kernels.experts.routing import Routing
 from triolet.models.checkpoint.experts import ExpertSpec
 from triolet.models.checkpoint.latent import LatentSpec
 from triolet.models.checkpoint.spec import LayerSpec, ModelSpec, WeightNames, alike
-from triolet.models.gpu.stored import StoredFormat
+from triolet.models.gpu.stored import FLOAT32, StoredFormat
 from triolet.protocol.settings import AdapterPlaces
 
 MATRICES = ("head", *(f"0.{name}" for name in ("qkv", "o", "gate_up", "down", "shared_gate_up", "shared_down")))
@@ -115,4 +115,7 @@ MODELS = (
     *(LaunchedModel(LLAMA_8B, stored=stored) for stored in (AWQ, *GPTQ, IQ4_XS, Q4_0, Q4_1, Q4_K, Q6_K, Q8_0)),
     *(LaunchedModel(QWEN2_MOE, stored=stored) for stored in (AWQ, Q4_0, Q4_K, Q6_K, Q8_0)),
     LaunchedModel(GPT_OSS_20B, stored=MXFP4),
+    # For whoever wants the definition on the device: few at a time.
+    LaunchedModel(QWEN3_600M, FLOAT32, FLOAT32, 16, 512, 16, ADAPTERS),
+    LaunchedModel(GPT_OSS_20B, FLOAT32, FLOAT32, 16, 512, 16),
 )

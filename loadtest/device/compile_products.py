@@ -10,11 +10,12 @@ from __future__ import annotations
 import torch
 
 from triolet.kernels.gemm.gpu_launch import gemm
-from triolet.kernels.gemm.gpu_table import STRICT, TABLES, Few, Launch, Library, LinearFormat
+from triolet.kernels.gemm.gpu_table import PLAIN, STRICT, TABLES, Few, Launch, Library, LinearFormat
 from triolet.kernels.gemm.gpu_weights import (
     PackedLinear,
     pack_bf16,
     pack_fp8,
+    pack_fp32,
     pack_w4,
     pack_w8,
     pack_w8a8,
@@ -44,7 +45,7 @@ def shaped(*shape: int, dtype: torch.dtype = BF16) -> Tensor:
 
 def scales_of(rows: int, kind: torch.dtype, groups: int) -> Tensor | None:
     """Of rows of this type, in so many groups each."""
-    if kind == BF16:
+    if kind in (BF16, FLOAT):
         return None
     return shaped(rows, dtype=FLOAT) if groups == 1 else shaped(rows, groups, dtype=FLOAT)
 
@@ -80,7 +81,7 @@ def _multiply(kind: LinearFormat, capability: int) -> None:
                     **{name: more[name] for name in added},
                 )  # fmt: skip
 
-            if isinstance(launch, Library) and kind == "bf16":
+            if isinstance(launch, Library) and kind in PLAIN:
                 continue  # the vendor's
             if kind == "w4a16":
                 product(ONE_TILE, EVEN, group=128)
@@ -98,6 +99,9 @@ def _multiply(kind: LinearFormat, capability: int) -> None:
                 product(ONE_TILE, EVEN, added=("residual",))
                 product(ONE_TILE, EVEN, out=FLOAT)
                 product(ONE_TILE, UNEVEN, out=FLOAT)
+            elif kind == "fp32":
+                product(ONE_TILE, EVEN, out=FLOAT)
+                product(ONE_TILE, UNEVEN, out=FLOAT)
             elif kind == "w8a16" or few:
                 product(ONE_TILE, EVEN)
                 product(MANY_TILES, UNEVEN)
@@ -111,7 +115,7 @@ def _multiply(kind: LinearFormat, capability: int) -> None:
                     product(ONE_TILE, EVEN, group=128, added=("residual",))
 
 
-_ACTIVATIONS = {"w8a8": INT8, "fp8": FP8}
+_ACTIVATIONS = {"w8a8": INT8, "fp8": FP8, "fp32": FLOAT}
 
 
 def _packed(kind: LinearFormat, n: int, k: int, group: int, *, zeros: bool) -> PackedLinear:
@@ -127,3 +131,5 @@ def _packed(kind: LinearFormat, n: int, k: int, group: int, *, zeros: bool) -> P
             return pack_fp8(*quantise_fp8(weight, *((128, 128) if group else (1, 0))))
         case "bf16":
             return pack_bf16(weight)
+        case "fp32":
+            return pack_fp32(weight)

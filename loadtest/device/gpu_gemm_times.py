@@ -18,6 +18,7 @@ from triolet.kernels.gemm.gpu_weights import (
     PackedLinear,
     pack_bf16,
     pack_fp8,
+    pack_fp32,
     pack_w4,
     pack_w8,
     pack_w8a8,
@@ -52,6 +53,8 @@ def weight_of(kind: LinearFormat, n: int, k: int) -> PackedLinear:
             return pack_fp8(*quantise_fp8(values, 1, 0))
         case "bf16":
             return pack_bf16(values)
+        case "fp32":
+            return pack_fp32(values)
 
 
 def inputs_of(kind: LinearFormat, m: int, k: int) -> tuple[Tensor, Tensor | None]:

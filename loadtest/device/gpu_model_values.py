@@ -27,6 +27,7 @@ from triolet.models.checkpoint.spec import ModelSpec, alike
 from triolet.models.checkpoint.weights import DecoderWeights, make_weights
 from triolet.models.gpu.device import Device
 from triolet.models.gpu.staging import host_tensor
+from triolet.models.gpu.stored import FLOAT32
 from triolet.models.reference.decoder import reference_logits
 from triolet.protocol.sampling import Sampling
 
@@ -41,6 +42,7 @@ MERGED_SIZES = Sizes(max_running=3, max_step_tokens=64, max_model_len=192, kv_by
 # int8 by a quarter of that.
 OF_WEIGHTS = {"none": 0.06, "int8": 0.06, "int4": 0.06, "w8a8": 0.15, "fp8": 0.37}
 OF_CACHE = {"bfloat16": 0.0, "int8": 0.03, "fp8": 0.14}
+OF_FLOAT32 = OF_WEIGHTS["none"] / 4096  # roundings are 2^-15 of bfloat16's; sums in another order, fast exponentials
 WRONG_SCALE = 2.0  # of one matrix of seven in one layer of two: the least that a check of every format must notice
 
 
@@ -65,6 +67,7 @@ def _int4(matrix: torch.Tensor) -> torch.Tensor:
 
 STORED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "none": lambda matrix: matrix,
+    FLOAT32: lambda matrix: matrix,
     "int8": lambda matrix: dequantised(*quantise_int8(matrix)),
     "int4": _int4,
     "w8a8": lambda matrix: dequantised(*quantise_int8(matrix)),
@@ -114,7 +117,7 @@ def check_definition(
     """The small model in one way of storing it. `wrong_scale`: of a matrix on the device, which must be noticed."""
     weights, prompt = small_weights(SMALL), random_prompt(SMALL, length)
     exact, wrong = (log_probabilities(SMALL, as_stored(weights, quantize, by), prompt) for by in (1.0, WRONG_SCALE))
-    tolerance = OF_WEIGHTS[quantize] + OF_CACHE[cache]
+    tolerance = OF_FLOAT32 if quantize == FLOAT32 else OF_WEIGHTS[quantize] + OF_CACHE[cache]
     require(float(np.abs(exact - wrong).mean()) > 2 * tolerance, "this check would not notice a wrong matrix")
     if wrong_scale != 1.0:
         first = weights.layers[0]

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
+from itertools import product
 from typing import NamedTuple
 
 from msgspec import structs
@@ -32,6 +33,7 @@ from triolet.loadtest.device.gpu_timeline import ListingRehearsal
 from triolet.loadtest.device.random_model import LLAMA_8B, QWEN_600M, TINY
 from triolet.models.gpu.cuda import CudaDevice
 from triolet.models.gpu.device import Device
+from triolet.models.gpu.stored import FLOAT32
 from triolet.protocol.steps import BlockCopy
 
 SPECS = {"llama-8b": LLAMA_8B, "qwen-0.6b": QWEN_600M, "tiny": TINY}
@@ -125,7 +127,7 @@ def check_adapters(quantize: str, machine: GpuMachine, wrong_scale: float = 1.0)
 
 def checks(dry: bool) -> list[GpuCase]:
     """Interpreted a model takes seconds: the dry run has the smallest. Tests interpret some more formats."""
-    formats = [] if dry else [(weights, cache) for weights in OF_WEIGHTS for cache in OF_CACHE]
+    formats = [] if dry else [*product(OF_WEIGHTS, OF_CACHE), (FLOAT32, FLOAT32)]
     smallest = partial(check_small, "int4", "int8", smallest=True)
     layers = [
         check(f"one layer of {kind.title}", partial(check_layer, kind), on_host=True) for kind in (() if dry else KINDS)

@@ -51,13 +51,13 @@ def padded_rank(places: AdapterPlaces) -> int:
     return max(ROWS, 1 << (places.rank - 1).bit_length())
 
 
-def place_layout(spec: ModelSpec, places: AdapterPlaces) -> Layout:
+def place_layout(spec: ModelSpec, places: AdapterPlaces, dtype: torch.dtype) -> Layout:
     """Of one place."""
     layout, rank = Layout(), padded_rank(places)
     for index in range(spec.num_layers):
         for name, (parts, columns) in _matrices(spec, index).items():
-            layout.add(f"{index}.{name}.a", torch.bfloat16, len(parts) * rank, columns)
-            layout.add(f"{index}.{name}.b", torch.bfloat16, sum(parts), rank)
+            layout.add(f"{index}.{name}.a", dtype, len(parts) * rank, columns)
+            layout.add(f"{index}.{name}.b", dtype, sum(parts), rank)
     return layout
 
 
@@ -75,9 +75,9 @@ def adapters_layout(spec: ModelSpec, places: AdapterPlaces, tokens: int) -> Layo
 class DeviceAdapters:
     """The places. `pack` is for any one thread, `fill` for the one that launches steps."""
 
-    def __init__(self, device: Device, spec: ModelSpec, places: AdapterPlaces) -> None:
+    def __init__(self, device: Device, spec: ModelSpec, places: AdapterPlaces, dtype: torch.dtype) -> None:
         self._device, self._spec, self._most = device, spec, places.rank
-        self._layout, self._rank = place_layout(spec, places), padded_rank(places)
+        self._layout, self._rank = place_layout(spec, places, dtype), padded_rank(places)
         self._memory = device.allocate(places.count * self._layout.size).view(places.count, self._layout.size)
         tensors = self._layout.placed(self._memory)
         self.layers = tuple(

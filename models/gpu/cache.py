@@ -1,4 +1,5 @@
-"""The KV cache of a GPU: in bfloat16, or in 8 bits with a scale per token and head, which halves it.
+"""The KV cache of a GPU: in bfloat16 (float32 beside such weights), or in 8 bits with a scale per token and head, which
+halves it.
 
 e4m3 has a small relative error for small values, int8 a small absolute error for large ones. Both scale a head's vector
 by its largest magnitude, so an outlier affects only its own token.
@@ -13,7 +14,7 @@ from ...protocol.settings import BLOCK_SIZE
 from ..checkpoint.spec import ModelSpec
 from .arena import Arena, Layout
 
-DTYPES = {"bfloat16": torch.bfloat16, "fp8": torch.float8_e4m3fn, "int8": torch.int8}
+DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32, "fp8": torch.float8_e4m3fn, "int8": torch.int8}
 
 
 def cache_layout(spec: ModelSpec, num_blocks: int, kv_cache_dtype: str) -> Layout:

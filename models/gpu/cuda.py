@@ -42,6 +42,7 @@ class CudaDevice:
         overlap_launches(self.capability >= OVERLAPPING)
         # Otherwise cuBLAS may add split sums in bfloat16.
         torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
+        torch.backends.cuda.matmul.allow_tf32 = False  # float32 is for those who want all its bits
 
     def free_memory(self) -> tuple[int, int]:
         free, total = torch.cuda.mem_get_info(self.place)

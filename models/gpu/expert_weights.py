@@ -54,7 +54,7 @@ def expert_formats(spec: ExpertSpec, hidden: int, prefix: str, quantize: str, st
     return {prefix + name: (*size, stored.get(prefix + name, quantize)) for name, size in matrices}
 
 
-def experts_layout(spec: ExpertSpec, prefix: str, stacks: Formats) -> Layout:
+def experts_layout(spec: ExpertSpec, prefix: str, stacks: Formats, biases: torch.dtype) -> Layout:
     """Room for the weights of a layer, those of `beside_experts` left out."""
     layout = Layout()
     if spec.biased:
@@ -64,7 +64,7 @@ def experts_layout(spec: ExpertSpec, prefix: str, stacks: Formats) -> Layout:
     for name, matrix in stacks.items():
         add_linear(layout, name, *matrix, (spec.count,))
         if spec.biased:
-            layout.add(f"{name}_bias", torch.bfloat16, spec.count, matrix[0])
+            layout.add(f"{name}_bias", biases, spec.count, matrix[0])
     return layout
 
 

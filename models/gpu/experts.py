@@ -18,7 +18,7 @@ from .adapters import Adapted
 from .arena import Arena, Layout
 from .buckets import GpuSizes, PassShape
 from .expert_weights import DeviceExperts, beside_experts, expert_matrices
-from .linear import Activations, pack_shape
+from .linear import Activations, float_type, pack_shape
 from .residual import Added, Residual
 from .weights import DeviceLayer
 
@@ -28,19 +28,20 @@ MORE_LAUNCHES = 5  # than the one between the products of an MLP: route, group, 
 def mixture_layout(spec: ExpertSpec, hidden: int, sizes: GpuSizes, capability: int) -> Layout:
     """What a pass works with, for the largest shape. Gates and ups, and what the downs give, share their room."""
     layout, tokens, quantize = Layout(), sizes.buckets.tokens[-1], sizes.quantize
+    dtype = float_type(quantize)
     entries = tokens * spec.routing.chosen
     layout.add("router", torch.float32, tokens, beside_experts(spec, hidden)["router"][0])
     layout.add("chosen", torch.int32, tokens, spec.routing.chosen)
     layout.add("expert_weights", torch.float32, tokens, spec.routing.chosen + 1)
     layout.add("plan_of_experts", torch.int32, _plan_words(spec, sizes, capability))
-    layout.add("expert_wide", torch.bfloat16, entries * max(2 * spec.width, hidden))
+    layout.add("expert_wide", dtype, entries * max(2 * spec.width, hidden))
     Activations.add(layout, "expert_gated", entries, spec.width, quantize)
     if quantize == "fp8":
         layout.add("entered", torch.bfloat16, tokens, hidden)  # what the router reads
     if spec.shared_width:
-        layout.add("shared_wide", torch.bfloat16, tokens, 2 * spec.shared_width)
+        layout.add("shared_wide", dtype, tokens, 2 * spec.shared_width)
         Activations.add(layout, "shared_gated", tokens, spec.shared_width, quantize)
-        layout.add("shared", torch.bfloat16, tokens, hidden)
+        layout.add("shared", dtype, tokens, hidden)
     return layout
 
 

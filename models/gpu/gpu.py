@@ -22,6 +22,7 @@ from .cache import cache_layout, cache_parts, layer_caches
 from .decoder import Decoder
 from .device import Device, DeviceEvent, Graph
 from .fill import fill_weights
+from .linear import float_type
 from .packet import HostBuffers, Packet, result_layout
 from .rotation import fill_rotations, rotation_layout
 from .sampler import DeviceSampler, sampler_layout, seen_counts
@@ -52,7 +53,9 @@ class GpuModel:
             device.synchronize()
         cache = Arena(device, cache_layout(spec, sizes.num_blocks, sizes.kv_cache_dtype))
         self.caches = layer_caches(cache)
-        self.adapters = DeviceAdapters(device, spec, sizes.adapters) if sizes.adapters.count else None
+        self.adapters = None
+        if sizes.adapters.count:
+            self.adapters = DeviceAdapters(device, spec, sizes.adapters, float_type(sizes.quantize))
         self.packet = Packet(device, self.buffers, cache_parts(cache), sizes, spec.vocab_size)
         packet = self.packet.arena
         self._decoder = Decoder(

@@ -1,10 +1,10 @@
 """y = x W^T for every format of W: `Linear` hides the format from the decoder.
 
-`none` is bfloat16 by cuBLAS; int8 has a scale per output channel, int4 a scale and a zero point for 128 inputs (for 64
-or 32 where 128 does not divide them); both keep bfloat16 activations. The others take activations in 8 bits, which the
-kernels before them write: fp8 is e4m3 with a scale per output channel, and per token, w8a8 is so in int8. fp8-block is
-e4m3 with a scale per 128 x 128 weights, and per 128 values of a token: some checkpoints store it. A `StoredFormat` in
-the place of such a name is that of a checkpoint's own integers (stored.py).
+`none` is bfloat16 by cuBLAS, `float32` the same in that type. int8 has a scale per output channel, int4 a scale and a
+zero point for 128 inputs (for 64 or 32 where 128 does not divide them); both keep bfloat16 activations. The others take
+activations in 8 bits, which the kernels before them write: fp8 is e4m3 with a scale per output channel, and per token,
+w8a8 is so in int8. fp8-block is e4m3 with a scale per 128 x 128 weights, and per 128 values of a token: some
+checkpoints store it. A `StoredFormat` in the place of such a name is that of a checkpoint's own integers (stored.py).
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from ...kernels.gemm.gpu_weights import (
     pack_bf16,
     pack_bytes,
     pack_fp8,
+    pack_fp32,
     pack_w4,
     quantise_fp8,
     quantise_int8,
@@ -35,12 +36,22 @@ from ..checkpoint.quantised.floats import Fp8Matrix
 from ..checkpoint.stored import CodedMatrix, Weight
 from .arena import Arena, Layout
 from .staging import Staging
-from .stored import FP8_BLOCK, Parts, StoredFormat, pack_stored, stored_shape
+from .stored import FLOAT32, FP8_BLOCK, Parts, StoredFormat, pack_stored, stored_shape
 
 SLAB_WEIGHTS = 1 << 24  # quantised at a time: 64 MiB in float32
 Format = str | StoredFormat  # of one matrix
 Matrices = dict[str, tuple[int, int]]  # [out, in] by name
 Formats = dict[str, tuple[int, int, Format]]
+
+
+def float_type(quantize: str) -> torch.dtype:
+    """Of activations between kernels, and of what is not quantised."""
+    return torch.float32 if quantize == FLOAT32 else torch.bfloat16
+
+
+def plain_format(quantize: str) -> str:
+    """Of the matrices that --quantize leaves as they are."""
+    return FLOAT32 if quantize == FLOAT32 else "none"
 
 
 # Activations of a format that has no bfloat16 ones: their type, and how many share a scale; 0: all of a token.
@@ -49,7 +60,7 @@ IN_8_BITS = {"fp8": (torch.float8_e4m3fn, 0), FP8_BLOCK: (torch.float8_e4m3fn, G
 
 @dataclass(frozen=True, slots=True)
 class Activations:
-    """Input of a linear layer: bfloat16, or 8 bits with float32 scales."""
+    """Input of a linear layer: bfloat16, float32, or 8 bits with float32 scales."""
 
     values: torch.Tensor  # [T, in]
     scales: torch.Tensor | None = None  # [T], or [T, in / 128]
@@ -57,7 +68,7 @@ class Activations:
     @classmethod
     def add(cls, layout: Layout, name: str, tokens: int, columns: int, quantize: str) -> None:
         """Reserve room for the activations of a model with these weights."""
-        dtype, group = IN_8_BITS.get(quantize, (torch.bfloat16, 0))
+        dtype, group = IN_8_BITS.get(quantize, (float_type(quantize), 0))
         layout.add(name, dtype, tokens, columns)
         if quantize in IN_8_BITS:
             layout.add(f"{name}.scales", torch.float32, tokens, *((columns // group,) if group else ()))
@@ -99,7 +110,7 @@ def fill_linear(staging: Staging, arena: Arena, name: str, parts: Parts, kind: F
     if kind == FP8_BLOCK and blocks:  # as stored_in_blocks found them
         staging.put_rows(arena[f"{name}.weight"][place].view(torch.uint8), [part.values for part in blocks])
         staging.put_rows(arena[f"{name}.scales"][place], [part.scales for part in blocks])
-    elif kind == "none":
+    elif kind in ("none", FLOAT32):
         staging.put_rows(arena[f"{name}.weight"][place], found)
     elif isinstance(kind, StoredFormat):
         stored = pack_stored([cast("CodedMatrix", part) for part in found], kind)  # as merged_format found them
@@ -143,7 +154,7 @@ def pack(weight: torch.Tensor, quantize: str) -> PackedLinear:
         return pack_fp8(*_by_slabs(partial(quantise_fp8, rows=1, columns=0), weight))
     if quantize == FP8_BLOCK:
         return pack_fp8(*_by_slabs(partial(quantise_fp8, rows=GROUP, columns=GROUP), weight, GROUP))
-    return pack_bf16(weight)
+    return pack_fp32(weight) if quantize == FLOAT32 else pack_bf16(weight)
 
 
 def _by_slabs(

@@ -26,9 +26,9 @@ from .gpu import GpuModel
 from .linear import IN_8_BITS
 from .memory import graph_bytes, largest_step, plan_on_gpu
 from .stepper import GpuStepper
-from .stored import FP8_BLOCK, StoredFormats, described_formats, stored_formats, stored_in_blocks
+from .stored import FLOAT32, FP8_BLOCK, StoredFormats, described_formats, stored_formats, stored_in_blocks
 from .structure import refuse_settings, refuse_structure
-from .working_memory import attention_launch
+from .working_memory import attention_launch, head_groups
 
 _LOG: Final = logging.getLogger("triolet.gpu")
 MAX_LOGIT_ROWS = 256  # per pass; prompt log probabilities with more rows run in parts
@@ -100,14 +100,14 @@ def gpu_sizes(
 ) -> GpuSizes:
     """The settings, checked against what the device and its kernels support; steps as large as the device suits."""
     _refuse(spec, settings, device)
-    kv_cache_dtype, places = settings.kv_cache_dtype, settings.adapter_places
+    quantize, kv_cache_dtype, places = *_formats(settings), settings.adapter_places
 
     def sizes_for(step: LargestStep) -> GpuSizes:
         tokens = step.max_step_tokens
         return GpuSizes(
-            quantize=settings.quantize,
+            quantize=quantize,
             stored=stored or {},
-            kv_cache_dtype="bfloat16" if kv_cache_dtype == "auto" else kv_cache_dtype,
+            kv_cache_dtype=kv_cache_dtype,
             max_model_len=context_length(settings, spec.max_position),
             buckets=Buckets(
                 max_tokens=tokens,
@@ -121,6 +121,13 @@ def gpu_sizes(
     return sizes_for(largest_step(device, spec, settings, sizes_for))
 
 
+def _formats(settings: EngineSettings) -> tuple[str, str]:
+    """Of weights and of the KV cache."""
+    if settings.dtype == "float32":  # the only format of both beside which the other is
+        return FLOAT32, "float32"
+    return settings.quantize, "bfloat16" if settings.kv_cache_dtype == "auto" else settings.kv_cache_dtype
+
+
 def _runs_in_blocks(settings: EngineSettings, device: Device) -> bool:
     return device.capability >= E4M3_CAPABILITY and settings.adapter_places.count == 0
 
@@ -130,8 +137,8 @@ def _refuse(spec: ModelSpec, settings: EngineSettings, device: Device) -> None:
     refuse_structure(spec)
     refuse_settings(spec, settings)
     quantize, kv_cache_dtype = settings.quantize, settings.kv_cache_dtype
-    if settings.dtype not in ("auto", "bfloat16"):
-        raise UnsupportedDevice(f"--dtype {settings.dtype}: the GPU runs bfloat16; pass --dtype bfloat16")
+    if settings.dtype not in ("auto", "bfloat16", "float32"):
+        raise UnsupportedDevice(f"--dtype {settings.dtype}: the GPU runs bfloat16 and float32")
     if settings.keep_packed_weights:
         raise UnsupportedDevice("--keep-packed-weights: a GPU packs nothing that could be kept; leave it out")
     if quantize not in ("none", "int8", "int4", *IN_8_BITS):
@@ -152,12 +159,13 @@ def _refuse(spec: ModelSpec, settings: EngineSettings, device: Device) -> None:
             raise UnsupportedModel(name, inputs, f"fp8-block has blocks of {GROUP} inputs; use --quantize fp8")
     context_length(settings, spec.max_position)
     try:
-        attention_launch(
-            spec, PassShape(1, 1, 1, decode=True), device, "bfloat16" if kv_cache_dtype == "auto" else kv_cache_dtype
-        )
+        launch = attention_launch(spec, PassShape(1, 1, 1, decode=True), device, _formats(settings)[1])
     except ValueError as error:
         name = "head_dim" if spec.latent is None else "latent attention"
         raise UnsupportedModel(name, spec.head_dim, f"{error}; run this model on the CPU") from error
+    if (group := spec.num_heads // head_groups(spec)) > launch.prefill.rows:
+        remedy = f"attention takes up to {launch.prefill.rows} query heads for one of keys, here; run it on the CPU"
+        raise UnsupportedModel("num_attention_heads / num_key_value_heads", group, remedy)
 
 
 def _grouped_sizes(spec: ModelSpec) -> list[tuple[str, int]]:

@@ -20,7 +20,7 @@ from .cache import cache_layout
 from .device import Device
 from .experts import more_launches_of_experts
 from .gpu import buffer_layout
-from .linear import linear_launches
+from .linear import float_type, linear_launches
 from .packet import packet_layout
 from .weights import formats_of, weights_layout
 from .working_memory import more_launches
@@ -97,7 +97,7 @@ def _workspace_bytes(device: Device, spec: ModelSpec, sizes: GpuSizes) -> int:
     workspace = buffer_layout(device, spec, sizes).size + packet_layout(sizes, spec.vocab_size).size
     workspace += graph_bytes(spec, sizes, device.capability)
     if sizes.adapters.count:  # place_layout knows no matrices of latent attention, which takes none
-        workspace += sizes.adapters.count * place_layout(spec, sizes.adapters).size
+        workspace += sizes.adapters.count * place_layout(spec, sizes.adapters, float_type(sizes.quantize)).size
     return workspace
 
 

@@ -75,13 +75,13 @@ class Staging:
         list(self._threads.map(np.copyto, *parts))  # without the GIL
 
 
-def host_tensor(array: Weight | ByteArray) -> torch.Tensor:
+def host_tensor(array: Weight | ByteArray, widened: torch.dtype = torch.bfloat16) -> torch.Tensor:
     """A checkpoint's array as torch sees it; uint16 holds bfloat16 bits. A read-only mapping is copied first.
 
-    A matrix that is stored quantised is widened to bfloat16, some rows at a time.
+    A matrix that is stored quantised is widened, some rows at a time.
     """
     if isinstance(array, StoredMatrix):
-        return torch.cat([torch.from_numpy(part).bfloat16() for part in float_parts(array)])
+        return torch.cat([torch.from_numpy(part).to(widened) for part in float_parts(array)])
     owned = np.require(array, requirements=["C", "W"])
     if owned.dtype == np.uint16:
         return torch.from_numpy(owned.view(np.int16)).view(torch.bfloat16)
@@ -92,6 +92,6 @@ def _bytes_of(source: Weight | ByteArray | torch.Tensor, dtype: torch.dtype) -> 
     """A tensor's bytes in this type: a mapped file's own where it holds that type."""
     if isinstance(source, np.ndarray) and _HELD.get(source.dtype) == dtype:
         return np.ascontiguousarray(source).reshape(-1).view(np.uint8)
-    tensor = source if isinstance(source, torch.Tensor) else host_tensor(source)
+    tensor = source if isinstance(source, torch.Tensor) else host_tensor(source, dtype)
     found: ByteArray = tensor.to(dtype).contiguous().view(-1).view(torch.uint8).numpy()
     return found

@@ -46,6 +46,7 @@ class StoredFormat(NamedTuple):
 
 StoredFormats = dict[str, StoredFormat]  # by the names of weights_layout
 FP8_BLOCK = "fp8-block"  # of --quantize, and of a whole model that is stored so: it decides its activations too
+FLOAT32 = "float32"  # in its place: --dtype float32, which goes with no other format
 
 
 def format_of(layout: CodeLayout, inputs: int) -> StoredFormat | None:
@@ -199,15 +200,16 @@ def _groups(matrix: CodedMatrix, rows: CodeRows, kind: StoredFormat, what: Liter
 
 def described_formats(checkpoint: Checkpoint, stored: StoredFormats, quantize: str = "none") -> str:
     """For the start report: which formats run as they are stored, which are widened, and what each takes."""
+    plain, size_of_each = ("float32", 4) if quantize == FLOAT32 else ("bfloat16", 2)
     if not stored_matrices(checkpoint):
-        return "bfloat16"
+        return plain
     kept, wide = dict[str, int](), dict[str, int]()
     weights = outline_weights(checkpoint)
-    plain: dict[str, list[Parts]] = {"embedding": [(weights.embedding,)]}
+    beside: dict[str, list[Parts]] = {"embedding": [(weights.embedding,)]}
     for index, layer in enumerate(weights.layers):
         if layer.latent is not None:
-            plain[f"{index}.up"] = [(layer.latent.up,)]
-    for name, stacks in (_products(weights) | plain).items():
+            beside[f"{index}.up"] = [(layer.latent.up,)]
+    for name, stacks in (_products(weights) | beside).items():
         kind: StoredFormat | str | None = stored.get(name)
         if quantize == FP8_BLOCK and name not in ("head", "embedding"):
             kind = FP8_BLOCK
@@ -217,19 +219,19 @@ def described_formats(checkpoint: Checkpoint, stored: StoredFormats, quantize: s
             rows = sum(len(part) for part in parts)
             for part in parts:
                 if isinstance(part, StoredMatrix):
-                    taken = _bytes_of(rows, part.shape[1], kind) * len(part) // rows
+                    taken = _bytes_of(rows, part.shape[1], kind, size_of_each) * len(part) // rows
                     counts[part.format] = counts.get(part.format, 0) + taken
     return "; ".join(
         [
             *(f"{name} as stored ({size(count)})" for name, count in sorted(kept.items())),
-            *(f"{name} widened to bfloat16 ({size(count)})" for name, count in sorted(wide.items())),
-            "other matrices in bfloat16",
+            *(f"{name} widened to {plain} ({size(count)})" for name, count in sorted(wide.items())),
+            f"other matrices in {plain}",
         ]
     )
 
 
-def _bytes_of(rows: int, columns: int, kind: StoredFormat | str | None) -> int:
+def _bytes_of(rows: int, columns: int, kind: StoredFormat | str | None, wide: int) -> int:
     """What a whole matrix takes: rows are filled up to a multiple."""
     if not isinstance(kind, StoredFormat):
-        return 2 * rows * columns if kind is None else rows * columns + 4 * (rows // GROUP) * (columns // GROUP)
+        return wide * rows * columns if kind is None else rows * columns + 4 * (rows // GROUP) * (columns // GROUP)
     return sum(tensor.nbytes for tensor in stored_shape(rows, columns, kind).tensors.values())

@@ -24,6 +24,8 @@ def refuse_settings(spec: ModelSpec, settings: EngineSettings) -> None:
         raise UnsupportedDevice(f"{found}: not for experts; use --quantize fp8, int8 or int4")
     if settings.quantize == "fp8-block" and settings.adapter_places.count > 0:
         raise UnsupportedDevice(f"{found}: LoRA adapters read no blocks; use --quantize fp8, or leave --lora out")
+    if settings.dtype == "float32":
+        _refuse_float32(spec, settings)
     if spec.latent is None:
         return
     if settings.kv_cache_dtype not in ("auto", "bfloat16"):
@@ -31,3 +33,17 @@ def refuse_settings(spec: ModelSpec, settings: EngineSettings) -> None:
         raise UnsupportedDevice(f"{found}: not for the latent vectors of {spec.family}; leave it at auto")
     if settings.adapter_places.count > 0:
         raise UnsupportedModel("latent attention", spec.family, "takes no LoRA adapters: leave --lora out")
+
+
+def _refuse_float32(spec: ModelSpec, settings: EngineSettings) -> None:
+    if settings.quantize != "none":
+        raise UnsupportedDevice(
+            f"--quantize {settings.quantize}: the GPU's quantised weights have no float32 activations; leave it or "
+            "--dtype float32 out"
+        )
+    if settings.kv_cache_dtype != "auto":
+        raise UnsupportedDevice(
+            f"--kv-cache-dtype {settings.kv_cache_dtype}: with --dtype float32 the cache is so too; leave it at auto"
+        )
+    if spec.latent is not None:
+        raise UnsupportedModel("latent attention", spec.family, "a GPU runs it in bfloat16: leave --dtype float32 out")

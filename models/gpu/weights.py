@@ -10,14 +10,13 @@ from dataclasses import dataclass
 
 import torch
 
-from ...kernels.gemm.gpu_weights import pack_bf16
 from ...kernels.rope.gpu import HeadWeights
 from ..checkpoint.spec import LayerSpec, ModelSpec
 from .arena import Arena, Layout
 from .device import Device
 from .expert_weights import DeviceExperts, beside_experts, expert_formats, experts_layout, place_experts
 from .latent_weights import DeviceLatent, latent_layout, latent_matrices, place_latent
-from .linear import Formats, Linear, Matrices, add_linear, pack_shape, placed
+from .linear import Formats, Linear, Matrices, add_linear, float_type, pack, pack_shape, placed, plain_format
 from .stored import StoredFormats
 
 
@@ -100,22 +99,22 @@ def formats_of(spec: ModelSpec, quantize: str, stored: StoredFormats) -> Formats
 
     --quantize leaves the head as it is: its error would directly affect the draw, and a tied embedding shares it.
     """
-    found: Formats = {}
+    found, plain = Formats(), plain_format(quantize)
     if not spec.tied_embeddings:
-        found["head"] = (spec.vocab_size, spec.hidden_size, stored.get("head", "none"))
+        found["head"] = (spec.vocab_size, spec.hidden_size, stored.get("head", plain))
     for index, kind in enumerate(spec.layers):
         sizes = matrices(spec, kind)
         if kind.experts and spec.experts is not None:
             sizes |= beside_experts(spec.experts, spec.hidden_size)
         for name, size in sizes.items():
             place = f"{index}.{name}"
-            found[place] = (*size, stored.get(place, "none" if name == "router" else quantize))
+            found[place] = (*size, stored.get(place, plain if name == "router" else quantize))
     return found
 
 
 def weights_layout(spec: ModelSpec, quantize: str, stored: StoredFormats | None = None) -> Layout:
     """The embedding is read by rows: one that is stored quantised is widened."""
-    layout, dtype = Layout(), torch.bfloat16
+    layout, dtype = Layout(), float_type(quantize)
     # A gain plus an offset would lose, in bfloat16, bits that the stored one has.
     gains = torch.float32 if spec.norm_offset else dtype
 
@@ -144,7 +143,7 @@ def weights_layout(spec: ModelSpec, quantize: str, stored: StoredFormats | None 
             layout.add(f"{prefix}sinks", torch.float32, spec.num_heads)
         if kind.experts and spec.experts is not None:
             stacks = expert_formats(spec.experts, spec.hidden_size, prefix, quantize, stored or {})
-            layout.extend(experts_layout(spec.experts, prefix, stacks))
+            layout.extend(experts_layout(spec.experts, prefix, stacks, dtype))
     for name, matrix in formats_of(spec, quantize, stored or {}).items():
         add_linear(layout, name, *matrix)
     return layout
@@ -198,7 +197,7 @@ def place_weights(device: Device, spec: ModelSpec, quantize: str, stored: Stored
 
     final_norm = norm("final_norm")
     assert final_norm is not None
-    tied = Linear(pack_bf16(arena["embedding"]), device.capability)
+    tied = Linear(pack(arena["embedding"], plain_format(quantize)), device.capability)
     return arena, DeviceWeights(
         embedding=arena["embedding"],
         layers=tuple(layer(f"{index}.", kind) for index, kind in enumerate(spec.layers)),

@@ -14,10 +14,8 @@ from .cache import DTYPES
 from .device import Device
 from .experts import mixture_layout
 from .latent import latent_buffers, more_launches_of_latent
-from .linear import IN_8_BITS, Activations, linear_workspace
+from .linear import IN_8_BITS, Activations, float_type, linear_workspace, plain_format
 from .weights import formats_of, matrices, norms
-
-DTYPE = torch.bfloat16  # of activations
 
 
 def attention_launch(spec: ModelSpec, shape: PassShape, device: Device, kv_cache_dtype: str) -> AttentionLaunch:
@@ -41,7 +39,7 @@ def head_groups(spec: ModelSpec) -> int:
 
 def decoder_layout(spec: ModelSpec, sizes: GpuSizes, device: Device) -> Layout:
     """Every buffer of a forward pass, for the largest shape."""
-    buckets, quantize = sizes.buckets, sizes.quantize
+    buckets, quantize, dtype = sizes.buckets, sizes.quantize, float_type(sizes.quantize)
     layout, tokens, rows, chunks = Layout(), buckets.tokens[-1], buckets.rows[-1], buckets.chunks
     sizes_of = {name: size for kind in spec.layers for name, size in matrices(spec, kind).items()}
     (qkv, _), (_, mixed) = sizes_of["qkv"], sizes_of["o"]
@@ -52,15 +50,15 @@ def decoder_layout(spec: ModelSpec, sizes: GpuSizes, device: Device) -> Layout:
     for name, columns in {
         "residual": spec.hidden_size, "hidden": spec.hidden_size, "qkv": qkv, "mixed": mixed,
     }.items():  # fmt: skip
-        layout.add(name, DTYPE, tokens, columns)
+        layout.add(name, dtype, tokens, columns)
     Activations.add(layout, "normed", tokens, spec.hidden_size, quantize)
     if "gate_up" in sizes_of:  # not every layer has experts
-        layout.add("gate_up", DTYPE, tokens, sizes_of["gate_up"][0])
+        layout.add("gate_up", dtype, tokens, sizes_of["gate_up"][0])
         Activations.add(layout, "gated", tokens, spec.mlp_size, quantize)
     if quantize in IN_8_BITS:
         Activations.add(layout, "mixed.quantised", tokens, mixed, quantize)
     for name in ("last_residual", "last_hidden", "last_normed"):
-        layout.add(name, DTYPE, rows, spec.hidden_size)
+        layout.add(name, dtype, rows, spec.hidden_size)
     layout.add("logits", torch.float32, rows, spec.vocab_size)
     launches = {
         (shape.chunks, attention_launch(spec, shape, device, sizes.kv_cache_dtype)) for shape in buckets.every()
@@ -80,7 +78,8 @@ def decoder_layout(spec: ModelSpec, sizes: GpuSizes, device: Device) -> Layout:
     ]
     if spec.experts is not None:
         layout.extend(mixture_layout(spec.experts, spec.hidden_size, sizes, device.capability))
-    products.append(linear_workspace(spec.vocab_size, spec.hidden_size, "none", rows, device.capability))
+    head = spec.vocab_size, spec.hidden_size, plain_format(quantize)
+    products.append(linear_workspace(*head, rows, device.capability))
     layout.add("workspace", torch.uint8, max(1, *products))
     layout.extend(adapters_layout(spec, sizes.adapters, tokens))
     return layout

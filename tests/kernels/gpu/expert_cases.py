@@ -16,6 +16,7 @@ from triolet.kernels.gemm.gpu_weights import (
     PackedLinear,
     pack_bf16,
     pack_fp8,
+    pack_fp32,
     pack_w4,
     pack_w8,
     quantise_fp8,
@@ -61,11 +62,18 @@ def stack(kind: str, n: int = N, k: int = K) -> Stack:
             values, scales = quantise_fp8(weight, 1, 0)
             packed.append(pack_fp8(values, scales))
             meant.append(dequantised(values.float(), scales))
+        elif kind == "fp32":
+            packed.append(pack_fp32(weight))
+            meant.append(weight.double())
         else:
             packed.append(pack_bf16(weight))
             meant.append(weight.bfloat16().double())
     tensors: dict[str, Any] = {name: torch.stack([one.tensors[name] for one in packed]) for name in packed[0].tensors}
-    return Stack(replace(packed[0], **tensors), meant, drawn(9, EXPERTS, n).bfloat16())
+    return Stack(replace(packed[0], **tensors), meant, drawn(9, EXPERTS, n).to(results_of(kind)))
+
+
+def results_of(kind: str) -> torch.dtype:
+    return torch.float32 if kind == "fp32" else torch.bfloat16
 
 
 def choices(tokens: int) -> Tensor:
@@ -80,7 +88,7 @@ def product(
     """[entries, N]; -5 where nothing was written."""
     plan = torch.full((plan_words(chosen.numel(), EXPERTS, launch.block_m),), -1, dtype=torch.int32)
     group(chosen, plan, experts=EXPERTS, block_m=launch.block_m)
-    out = torch.full((chosen.numel(), stacked.packed.n), -5.0, dtype=torch.bfloat16)
+    out = torch.full((chosen.numel(), stacked.packed.n), -5.0, dtype=results_of(stacked.packed.format))
     multiply_experts(
         x, stacked.packed, plan, out, launch=launch, experts=EXPERTS, x_scales=x_scales,
         bias=stacked.bias if biased else None,
@@ -89,14 +97,14 @@ def product(
 
 
 def naive(stacked: Stack, x: Tensor, chosen: Tensor, *, biased: bool = True) -> tuple[Tensor, Tensor]:
-    """Entry by entry: in plain bfloat16, and exactly, from x as it is multiplied."""
-    count = chosen.numel()
-    plain = torch.full((count, stacked.packed.n), -5.0, dtype=torch.bfloat16)
+    """Entry by entry: in the type of the results, and exactly, from x as it is multiplied."""
+    count, wide = chosen.numel(), results_of(stacked.packed.format)
+    plain = torch.full((count, stacked.packed.n), -5.0, dtype=wide)
     exact = torch.full((count, stacked.packed.n), -5.0, dtype=torch.float64)
     for entry, expert in enumerate(int(pick) for pick in chosen.flatten()):
         if expert < EXPERTS:
             row, meant = x[entry * len(x) // count], stacked.meant[expert]
-            plain[entry] = row.bfloat16() @ meant.bfloat16().T
+            plain[entry] = row.to(wide) @ meant.to(wide).T
             exact[entry] = row.double() @ meant.T
             if biased:
                 plain[entry] += stacked.bias[expert]

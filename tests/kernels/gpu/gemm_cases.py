@@ -13,10 +13,10 @@ def drawn(seed: int, *shape: int) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
-def rows_among_nan(rows: int, k: int) -> Tensor:
+def rows_among_nan(rows: int, k: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
     """x whose rows are followed by NaN in memory: a read behind the last column shows."""
-    wide = torch.full((rows, k + 128), torch.nan, dtype=torch.bfloat16)
-    wide[:, :k] = drawn(1, rows, k).bfloat16()
+    wide = torch.full((rows, k + 128), torch.nan, dtype=dtype)
+    wide[:, :k] = drawn(1, rows, k).to(dtype)
     return wide[:, :k]
 
 

@@ -26,7 +26,7 @@ from triolet.kernels.gpu.launches import KernelForm
 from .conftest import Compiled
 
 FORM = KernelForm(None, "kernel", (), (), frozenset(), num_warps=4, num_stages=3, fuses=True)
-ROW = Specialisation(FORM, 90, (90,), uses=("HGMMA",))
+ROW = Specialisation(FORM, 90, (90,), uses=("HGMMA",), avoids=("QMMA",))
 AMPERE = Specialisation(FORM, 80, (80, 86, 89))
 CODE = MachineCode(registers=90, spills=0, shared=1000, warps=4, instructions=Counter(HGMMA=2, HMMA=4))
 KERNELS = Path(compiling.__file__).parent.parent
@@ -66,6 +66,7 @@ def test_a_form_must_fit_every_device_that_it_serves() -> None:
         (replace(CODE, spills=1), "spill"),
         (replace(CODE, shared=SHARED_LIMIT[90] + 1), "shared memory"),
         (replace(CODE, instructions=Counter(HMMA=4)), "no HGMMA"),
+        (replace(CODE, instructions=Counter(HGMMA=2, QMMA=1)), "1 QMMA"),  # as float32 would have in TF32
     ],
 )
 def test_a_planted_fault_is_named(code: MachineCode, fault: str) -> None:

@@ -17,7 +17,15 @@ from triolet.kernels.gemm.gpu_narrow import narrow_gemm_kernel, narrow_sums
 from triolet.kernels.gemm.gpu_operands import COUNTER_BYTES
 from triolet.kernels.gemm.gpu_reference import dequantised, gemm_reference
 from triolet.kernels.gemm.gpu_table import Few, Launch, Many
-from triolet.kernels.gemm.gpu_weights import PackedLinear, pack_bf16, pack_fp8, pack_w8a8, quantise_fp8, quantise_int8
+from triolet.kernels.gemm.gpu_weights import (
+    PackedLinear,
+    pack_bf16,
+    pack_fp8,
+    pack_fp32,
+    pack_w8a8,
+    quantise_fp8,
+    quantise_int8,
+)
 from triolet.kernels.gemm.gpu_wide import wide_gemm_kernel
 
 from .gemm_cases import assert_as_good, drawn, fresh_workspace, largest_error
@@ -147,6 +155,25 @@ def test_logits_are_not_rounded_to_bfloat16(strict: bool, capability: int) -> No
     out = torch.full((5, N), torch.nan)
     assert gemm(x, weight, capability=capability, out=out, strict=strict) is out
     check_float32(out, x, weight)
+
+
+def as_tf32(values: Tensor) -> Tensor:
+    """To 11 significant bits, as a tensor core takes float32."""
+    return ((values.view(torch.int32) + 0xFFF + ((values.view(torch.int32) >> 13) & 1)) & ~0x1FFF).view(torch.float32)
+
+
+@pytest.mark.parametrize("strict", [False, True], ids=["vendor", "strict"])
+def test_float32_keeps_all_its_bits(strict: bool) -> None:
+    weight, x = pack_fp32(drawn(1, N, K)), drawn(2, 70, K)
+    out = torch.full((70, N), torch.nan)
+    assert gemm(x, weight, capability=90, out=out, strict=strict) is out
+    check_float32(out, x, weight)
+    with pytest.raises(AssertionError):
+        check_float32(as_tf32(x) @ as_tf32(weight.weight).T, x, weight)
+    with pytest.raises(ValueError, match=r"out is torch\.bfloat16; fp32 gives torch\.float32"):
+        gemm(x, weight, capability=90, out=out.bfloat16())
+    with pytest.raises(ValueError, match=r"fp32 takes no scales: its activations are torch\.float32"):
+        gemm(x, weight, torch.ones(70), capability=90)
 
 
 def test_torch_has_the_vendors_form_for_logits() -> None:

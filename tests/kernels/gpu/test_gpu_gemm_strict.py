@@ -1,4 +1,4 @@
-"""Strict determinism and the shared workspace, for all five weight formats: the bits of a row's results are the same in
+"""Strict determinism and the shared workspace, for all weight formats: the bits of a row's results are the same in
 every batch, whatever is left in the workspace, and a workspace for many rows serves fewer.
 """
 
@@ -20,6 +20,7 @@ from triolet.kernels.gemm.gpu_weights import (
     PackedLinear,
     pack_bf16,
     pack_fp8,
+    pack_fp32,
     pack_w4,
     pack_w8,
     pack_w8a8,
@@ -38,13 +39,14 @@ PACK: dict[LinearFormat, Callable[[Tensor], PackedLinear]] = {
     "w8a8": pack_w8a8,
     "fp8": lambda weight: pack_fp8(*quantise_fp8(weight, 1, 0)),
     "bf16": pack_bf16,
+    "fp32": pack_fp32,
 }
 
 
 def inputs(kind: LinearFormat, x: Tensor) -> tuple[Tensor, Tensor | None]:
     if kind == "fp8":
         return quantise_fp8(x, 1, 0)
-    return quantise_int8(x) if kind == "w8a8" else (x.bfloat16(), None)
+    return quantise_int8(x) if kind == "w8a8" else (x if kind == "fp32" else x.bfloat16(), None)
 
 
 def product(kind: LinearFormat, x: Tensor, weight: PackedLinear, **options: Any) -> Tensor:
@@ -66,7 +68,7 @@ def test_strict_results_are_the_same_bits_in_every_batch(kind: LinearFormat) -> 
         out = torch.empty(len(rows), N, dtype=out_type)
         return product(kind, rows, weight, out=out, workspace=workspace)
 
-    for out_type in (torch.bfloat16, torch.float32):
+    for out_type in (torch.bfloat16, torch.float32) if kind != "fp32" else (torch.float32,):
         together = results(x, out_type)
         assert together.isfinite().all()
         for rows in (1, 3, 17):

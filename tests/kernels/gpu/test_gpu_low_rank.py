@@ -18,8 +18,8 @@ MIX = (2, -1, 0, 2, 1, 1, -1, 0, 2, 2, 2, 0, 1, -1, 0, 2, 1, 1, 0)  # two tiles,
 NONE = (-1,) * 5
 
 
-def drawn(seed: int, *shape: int) -> torch.Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).bfloat16()
+def drawn(seed: int, *shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
 
 
 def check(
@@ -27,12 +27,15 @@ def check(
     parts: tuple[int, ...] = (80, 48, 48),
     columns: int = 160,
     scaled: torch.dtype | None = None,
+    dtype: torch.dtype = torch.bfloat16,
 ) -> torch.Tensor:
-    """Against exact sums of the same values. Allowed: twice the error of rounding A x and the result to bfloat16."""
+    """Against exact sums of the same values. Allowed: twice the error of rounding A x and the result to bfloat16; in
+    float32, for each of the sums' additions, 2^-24 of what they hold, which is never more than their terms' sizes.
+    """
     tokens, channels = len(adapters), sum(parts)
-    x, before = drawn(1, tokens, columns), drawn(2, tokens, channels)
-    a = drawn(3, PLACES, len(parts) * RANK, columns) * columns**-0.5
-    b = drawn(4, PLACES, channels + 8, RANK)[:, :channels]  # places lie apart
+    x, before = drawn(1, tokens, columns, dtype=dtype), drawn(2, tokens, channels, dtype=dtype)
+    a = drawn(3, PLACES, len(parts) * RANK, columns, dtype=dtype) * columns**-0.5
+    b = drawn(4, PLACES, channels + 8, RANK, dtype=dtype)[:, :channels]  # places lie apart
     scales = None
     exact_x = x.double()
     if scaled is not None:
@@ -49,7 +52,11 @@ def check(
         exact = torch.from_numpy(low_rank_reference(exact_x, numbers + 1, list(own_a.double()), list(own_b.double())))
         expected[:, start : start + size] += exact
         for row, number in enumerate(adapters):
-            if number >= 0:
+            if number >= 0 and dtype == torch.float32:
+                sizes = own_b[number].double().abs() @ (own_a[number].double().abs() @ exact_x[row].abs())
+                sizes += before[row, start : start + size].double().abs()
+                allowed[row, start : start + size] = (columns + RANK + 1) * 2**-24 * sizes
+            elif number >= 0:
                 small = own_a[number].double() @ exact_x[row]
                 plain = before[row, start : start + size].double() + own_b[number].double() @ small.bfloat16().double()
                 rounded = plain.bfloat16().double()
@@ -72,6 +79,18 @@ def test_one_part_and_a_split_sum(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.int8])
 def test_scaled_rows_of_8_bits(dtype: torch.dtype) -> None:
     check(parts=(64, 64), scaled=dtype)
+
+
+def test_float32(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    check(columns=168, dtype=torch.float32)
+    for function, old, new in (
+        ("shrink_kernel", ".to(a.dtype.element_ty)", ".to(tl.bfloat16).to(tl.float32)"),
+        ("expand_kernel", "small.to(weights.dtype)", "small.to(tl.bfloat16).to(tl.float32)"),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(gpu, function, mutated(getattr(gpu, function), old, new, tmp_path))
+            with pytest.raises(AssertionError):
+                check(columns=168, dtype=torch.float32)
 
 
 def test_a_rows_bits_do_not_depend_on_its_neighbours() -> None:

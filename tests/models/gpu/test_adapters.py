@@ -19,6 +19,7 @@ from triolet.models.errors import DoesNotFit, UnsupportedModel
 from triolet.models.gpu.device import Growth
 from triolet.models.gpu.gpu import GpuModel
 from triolet.models.gpu.stepper import GpuStepper
+from triolet.models.gpu.stored import FLOAT32
 from triolet.protocol.settings import AdapterPlaces
 from triolet.protocol.steps import Chunk
 
@@ -83,10 +84,14 @@ def test_log_probabilities_are_those_of_merged_weights(model: GpuModel, gpu: Gpu
     assert model.device.growth() == Growth(0, 0)
 
 
-def test_rows_of_q_and_k_are_in_the_order_of_the_models(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("quantize", "cache"), [("none", "bfloat16"), (FLOAT32, FLOAT32)])
+def test_rows_of_q_and_k_are_in_the_order_of_the_models(quantize: str, cache: str, tmp_path: Path) -> None:
     adapter = random_adapter(TURNED, 3, rank=5, modules=tuple(module_sizes(TURNED)))
     base, places = small_weights(TURNED), AdapterPlaces(count=1, rank=5)
-    gpu = GpuStepper(make_gpu_model(spec=TURNED, weights=base, adapters=places, max_running=1, max_tokens=8))
+    model = make_gpu_model(
+        spec=TURNED, weights=base, adapters=places, max_running=1, max_tokens=8, quantize=quantize, kv_cache_dtype=cache
+    )
+    gpu = GpuStepper(model)
     gpu.read_adapter(4, str(write_adapter(tmp_path / "adapter", adapter)))()
     driver = Driver(gpu)
     new = [record(5, PROMPT, prompt_logprobs=1, adapter=4)]
@@ -105,7 +110,8 @@ def test_rows_of_q_and_k_are_in_the_order_of_the_models(tmp_path: Path) -> None:
         else part
         for module, part in layer.items()
     }
-    assert distance(adapter) < TOLERANCE["none"] < distance(AdapterWeights((unturned,)))
+    assert distance(adapter) < TOLERANCE[quantize] < distance(AdapterWeights((unturned,)))
+    assert quantize == "none" or distance(scaled(adapter, 1.001)) > TOLERANCE[quantize]
 
 
 def chunk_of(adapter: int, start: int, count: int, blocks: tuple[int, ...] = ()) -> Chunk:

@@ -9,6 +9,7 @@ import sys
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -19,11 +20,13 @@ from triolet.models.gpu.buckets import Buckets, GpuSizes, row_sizes, token_sizes
 from triolet.models.gpu.load import gpu_sizes
 from triolet.models.gpu.memory import plan_on_gpu
 from triolet.models.gpu.rehearsal import RehearsalDevice
+from triolet.models.gpu.working_memory import decoder_layout
 from triolet.models.memory_plan import GIB
 from triolet.protocol.settings import MIB, AdapterPlaces, EngineSettings
 from triolet.protocol.steps import MemoryPlan
 
 from ..parity_variants import VARIANTS, spec_of
+from .gpu_house import LATENT
 
 LLAMA_8B = ModelSpec(
     family="llama", vocab_size=128256, hidden_size=4096, layers=alike(32), num_heads=32, num_kv_heads=8, head_dim=128,
@@ -124,6 +127,33 @@ def test_steps_are_as_large_as_the_device_suits(
     buckets = gpu_sizes(spec, EngineSettings(model="", **asked), RehearsalDevice(memory)).buckets
     assert (buckets.chunks, buckets.tokens[-1]) == step
     assert buckets.rows[-1] == max(256, step[0])
+
+
+def test_float32_takes_four_bytes_where_bfloat16_takes_two() -> None:
+    device, settings = RehearsalDevice(200 * GIB), EngineSettings(model="", max_running=8, max_step_tokens=64)
+    narrow, wide = (gpu_sizes(LLAMA_8B, replace(settings, dtype=dtype), device) for dtype in ("bfloat16", "float32"))
+    plans = [plan_on_gpu(device, LLAMA_8B, sizes) for sizes in (narrow, wide)]
+    assert plans[1].weights_bytes == 2 * plans[0].weights_bytes
+    of_block = [plan.kv_bytes // plan.num_blocks for plan in plans]
+    assert of_block[1] == 2 * of_block[0]
+    buffers = [decoder_layout(LLAMA_8B, sizes, device).entries for sizes in (narrow, wide)]
+    for name in ("residual", "hidden", "qkv", "mixed", "normed", "gate_up", "gated", "last_normed"):
+        assert [entries[name][1] for entries in buffers] == [torch.bfloat16, torch.float32], name
+
+
+@pytest.mark.parametrize(
+    ("changes", "settings", "message"),
+    [
+        ({}, {"quantize": "int8"}, "--quantize int8: the GPU's quantised weights have no float32 activations"),
+        ({}, {"kv_cache_dtype": "fp8"}, "--kv-cache-dtype fp8: with --dtype float32 the cache is so too"),
+        ({"num_heads": 64, "num_kv_heads": 1}, {}, "num_attention_heads / num_key_value_heads = 64: .* up to 32"),
+        ({"family": "deepseek_v3", "latent": LATENT.latent}, {}, "latent attention = 'deepseek_v3': .* in bfloat16"),
+    ],
+)
+def test_what_has_no_float32_is_refused(changes: dict[str, Any], settings: dict[str, Any], message: str) -> None:
+    asked = EngineSettings(model="", dtype="float32", **settings)
+    with pytest.raises((UnsupportedDevice, UnsupportedModel), match=message):
+        gpu_sizes(replace(LLAMA_8B, **changes), asked, RehearsalDevice())
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

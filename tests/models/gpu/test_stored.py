@@ -3,6 +3,7 @@ that its numbers stand for, and what the memory plan and the start report say of
 
 from __future__ import annotations
 
+import re
 from math import prod
 from pathlib import Path
 from typing import cast
@@ -19,6 +20,7 @@ from triolet.models.checkpoint.experts import ExpertSpec
 from triolet.models.checkpoint.gguf.checkpoint import GgufCheckpoint
 from triolet.models.checkpoint.safetensors import WeightArray
 from triolet.models.checkpoint.spec import LayerSpec, ModelSpec, alike
+from triolet.models.checkpoint.stored import StoredMatrix
 from triolet.models.checkpoint.weights import DecoderWeights, load_weights, make_weights
 from triolet.models.errors import UnsupportedDevice
 from triolet.models.gpu.buckets import Buckets, GpuSizes
@@ -29,7 +31,7 @@ from triolet.models.gpu.load import load_on_gpu, sizes_of
 from triolet.models.gpu.rehearsal import RehearsalDevice
 from triolet.models.gpu.staging import Staging, host_tensor
 from triolet.models.gpu.stepper import GpuStepper
-from triolet.models.gpu.stored import StoredFormat, described_formats, stored_formats
+from triolet.models.gpu.stored import FLOAT32, StoredFormat, described_formats, stored_formats
 from triolet.models.gpu.weights import place_weights, weights_layout
 from triolet.models.memory_plan import size
 from triolet.models.reference.decoder import reference_logits
@@ -170,6 +172,11 @@ def test_a_file_is_planned_and_runs(tmp_path: Path, caplog: pytest.LogCaptureFix
     assert loaded.dtype.startswith("GGUF Q4_0 as stored (")
     assert "GGUF Q5_1 widened to bfloat16 (" in loaded.dtype
     assert loaded.memory.weights_bytes == weights_layout(file.spec, "none", stored).size < plain_bytes
+    wide = load_on_gpu(file, replace(settings, dtype="float32"), device, ignore_progress)
+    wide.stepper.close()
+    assert re.fullmatch(r"(GGUF Q\d_\d widened to float32 \(\w+\); ){2}other matrices in float32", wide.dtype)
+    assert wide.kv_cache_dtype == "float32"
+    assert wide.memory.weights_bytes == weights_layout(file.spec, FLOAT32).size > 1.9 * plain_bytes
     with pytest.raises(UnsupportedDevice, match="--quantize int8: the checkpoint is quantised already"):
         sizes_of(file, EngineSettings(model="", quantize="int8"), device)
     assert not sizes_of(file, EngineSettings(model="", dtype="bfloat16"), device).stored
@@ -197,3 +204,15 @@ def test_a_files_experts_run_as_they_are_stored_or_widened_as_asked(tmp_path: Pa
     assert weights.layers[0].experts is not None
     for index, expert in enumerate(weights.layers[0].experts.experts):
         assert torch.equal(room["0.down.weight"][index], host_tensor(expert.down))
+
+
+def test_float32_holds_what_bfloat16_rounds() -> None:
+    given, device = weights("Q4_K_M"), RehearsalDevice()
+    room, _ = place_weights(device, SPEC, FLOAT32, {})
+    with Staging(device) as staging:
+        fill_weights(staging, SPEC, room, given, FLOAT32, {}, ignore_progress)
+    device.synchronize()
+    down = cast("StoredMatrix", given.layers[0].down)
+    wanted = torch.from_numpy(down.rows(0, SPEC.hidden_size))
+    assert torch.equal(room["0.down.weight"], wanted)
+    assert not torch.equal(wanted.bfloat16().float(), wanted)
