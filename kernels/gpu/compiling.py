@@ -68,8 +68,10 @@ def faults(specialisation: Specialisation, code: MachineCode) -> list[str]:
     return found + [f"no {name} instruction" for name in specialisation.uses if not code.instructions[name]]
 
 
-def compiled_kernel(form: KernelForm, capability: int) -> Any:  # Any: Triton's own object
-    """Triton's result for a capability such as 80, with every stage in `asm`. Raises Triton's errors."""
+def compiled_kernel(form: KernelForm, target: Any) -> Any:  # Any: Triton's own object, and a target of its own
+    """Triton's result for a capability such as 80, or for another target, with every stage in `asm`. Raises Triton's
+    errors.
+    """
     from triton import compiler
     from triton.backends.compiler import GPUTarget
 
@@ -77,8 +79,9 @@ def compiled_kernel(form: KernelForm, capability: int) -> Any:  # Any: Triton's 
         (index,): [["tt.divisibility", 16]] for index, (name, _) in enumerate(form.signature) if name in form.aligned
     }
     source = compiler.ASTSource(fn=form.kernel, signature=form.types, constexprs=form.values, attrs=aligned)
+    place = GPUTarget("cuda", target, 32) if isinstance(target, int) else target
     options = {"num_warps": form.num_warps, "num_stages": form.num_stages, "enable_fp_fusion": form.fuses}
-    return cast("Any", compiler.compile(source, target=GPUTarget("cuda", capability, 32), options=options))
+    return cast("Any", compiler.compile(source, target=place, options=options))
 
 
 def compile_for(form: KernelForm, capability: int, *, count_always: bool = True) -> MachineCode:

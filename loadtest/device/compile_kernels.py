@@ -2,7 +2,7 @@
 
 Prints registers, spills, shared memory and instructions per target, and exits with 1 where a kernel does not compile,
 falls short of what its row promises, or needs more than it did (kernel_counts.py). `make kernels` runs it for every
-target.
+target, and for AMD's gfx942 as far as that goes (compile_amd.py).
 """
 
 import argparse
@@ -20,6 +20,7 @@ from rich.progress import track
 from rich.table import Table
 
 from triolet.kernels.gpu.compiling import SHARED_LIMIT, Specialisation, compile_for, faults
+from triolet.loadtest.device.compile_amd import GFX942, compile_for_amd, for_amd, sample_of, summary
 from triolet.loadtest.device.compile_catalogue import every_specialisation
 from triolet.loadtest.device.kernel_counts import keep, known_counts, worse
 
@@ -41,7 +42,10 @@ def compiled(place: int, quick: bool) -> dict[str, Any]:  # Any: a JSON object
     }
     counted = not quick or bool(specialisation.uses or specialisation.avoids)
     try:
-        code = compile_for(form, specialisation.capability, count_always=counted)
+        if specialisation.capability == GFX942:
+            code = compile_for_amd(form)
+        else:
+            code = compile_for(form, specialisation.capability, count_always=counted)
     except Exception as error:  # whatever Triton and ptxas raise: it is this row's result
         return row | {"faults": [f"does not compile: {type(error).__name__}: {str(error).strip().splitlines()[-1]}"]}
     used = {name: getattr(code, name) for name in ("registers", "spills", "shared", "warps", "loops", "stages")}
@@ -82,7 +86,9 @@ def table(rows: list[dict[str, Any]]) -> Table:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m triolet.loadtest.device.compile_kernels", description=__doc__)
     parser.add_argument("--only", default="", help="one operation, such as paged_attention")
-    parser.add_argument("--capability", type=int, action="append", help="80, 86, 89 or 90; all unless given")
+    parser.add_argument(
+        "--capability", type=int, action="append", help="80, 86, 89, 90 or 942 (AMD's gfx942); all unless given"
+    )
     parser.add_argument("--json", type=Path, help="write the rows to this file")
     parser.add_argument("--processes", type=int, default=1, help="compile so many at a time (1)")
     parser.add_argument(
@@ -95,7 +101,9 @@ def main() -> None:
     if options.keep and (options.quick or options.capability):
         parser.error("--keep needs every form: give neither --quick nor --capability")
     _catalogue.extend(every_specialisation(quick=options.quick))
-    todo = jobs(options.only, options.capability or list(SHARED_LIMIT), quick=options.quick)
+    amd = for_amd(_catalogue)
+    _catalogue.extend(sample_of(amd) if options.quick else amd)
+    todo = jobs(options.only, options.capability or [*SHARED_LIMIT, GFX942], quick=options.quick)
     if not todo:
         sys.exit(f"no kernel to compile: --only {options.only!r} names no operation of the catalogue")
     with ProcessPoolExecutor(options.processes, multiprocessing.get_context("fork")) as pool:
@@ -114,6 +122,8 @@ def main() -> None:
     Console(width=200).print(table(rows))
     if options.json is not None:
         options.json.write_text(json.dumps(rows, indent=1))
+    for line in summary(rows, _catalogue):
+        print(line)
     wrong = sum(bool(row["faults"]) for row in rows)
     print(f"{len(rows)} compiled, {wrong} at fault, Triton {_version()}")
     sys.exit(1 if wrong else 0)

@@ -1,5 +1,6 @@
 """Every launch of the catalogue compiles for sm_80 and sm_90, within the limits that its table row states; what is
 launched on 8.6 and 8.9 fits into their smaller shared memory, and is compiled for them where their form is their own.
+Two forms compile for AMD's gfx942.
 Each run draws a form of every tile of a product and two of every other kernel; `make kernels` compiles all.
 """
 
@@ -22,6 +23,7 @@ from triolet.kernels.gpu.compiling import (
     read_machine_code,
 )
 from triolet.kernels.gpu.launches import KernelForm
+from triolet.loadtest.device.compile_amd import GFX942, for_amd, in_ptx, summary
 
 from .conftest import Compiled
 
@@ -35,7 +37,7 @@ KERNELS = Path(compiling.__file__).parent.parent
 def test_every_form_compiles_within_its_limits(compiled: list[Compiled]) -> None:
     wrong = [(row["operation"], row["kernel"], row["capability"], row["constants"], row["faults"]) for row in compiled]
     assert [entry for entry in wrong if entry[-1]] == []
-    assert {80, 89, 90} <= {row["capability"] for row in compiled} <= {80, 86, 89, 90}
+    assert {80, 89, 90, GFX942} <= {row["capability"] for row in compiled} <= {80, 86, 89, 90, GFX942}
 
 
 def test_every_kernel_is_compiled(compiled: list[Compiled]) -> None:
@@ -58,6 +60,34 @@ def test_a_form_must_fit_every_device_that_it_serves() -> None:
     assert [fault.split("sm_")[1][:2] for fault in faults(AMPERE, large)] == ["86", "89"]
     assert faults(replace(AMPERE, serves=(80,)), large) == []
     assert faults(ROW, large) == []
+
+
+def test_what_is_in_ptx_is_left_out_for_amd() -> None:
+    name = "triolet.kernels.gemm.gpu_x.{}".format
+    plain = replace(AMPERE, form=replace(FORM, name=name("wide_gemm_kernel")), uses=("HMMA",))
+    packed = replace(AMPERE, form=replace(FORM, name=name("w4_gemm_kernel")))
+    codes = replace(AMPERE, form=replace(FORM, name=name("decode_kernel"), constants=(("CODE", "int8"),)))
+    (one,) = for_amd([plain, packed, codes, replace(plain, capability=90), replace(plain, capability=86)])
+    assert (one.form, one.capability, one.uses) == (plain.form, GFX942, ("MFMA",))
+    assert [bool(in_ptx(other.form)) for other in (plain, packed, codes)] == [False, True, True]
+    row = {"kernel": "wide_gemm_kernel", "capability": GFX942, "shared": 65_537}
+    assert summary([row], [plain, packed, codes]) == [
+        "gfx942: 1 kinds of the forms of sm_80 compiled, nothing more. Left out:",
+        "  decode_kernel: unpacks an 8-bit cache in PTX (1 forms)",
+        "  w4_gemm_kernel: unpacks weights in PTX (1 forms)",
+        "  wide_gemm_kernel: compiles, but takes more than the 64 KB of a block there (1 forms)",
+    ]
+    assert summary([], [packed]) == []
+
+
+def test_files_with_assembly_are_known() -> None:
+    """The kernels that use one more would have to be named in compile_amd.py."""
+    holders = {
+        path.relative_to(KERNELS).as_posix()
+        for path in KERNELS.rglob("*.py")
+        if "tl.inline_asm_elementwise(" in path.read_text()
+    }
+    assert holders == {"gemm/gpu_fragment.py", "gpu/prefetch.py", "paged_attention/gpu_codes.py"}
 
 
 @pytest.mark.parametrize(
