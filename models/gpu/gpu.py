@@ -7,6 +7,7 @@ while the device computes the layers.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 import numpy as np
@@ -42,7 +43,12 @@ class GpuModel:
         weights: DecoderWeights | None,  # None: their room stays empty, where launches are only recorded
         sizes: GpuSizes,
         report: ReportProgress = ignore_progress,
+        blocks_beside: Callable[[int], int] | None = None,
     ) -> None:
+        """`blocks_beside`: how many blocks of KV cache there are beside graphs of so many bytes, in the place of the
+        sizes' own. What graphs take follows from the driver alone and is measured: all are captured over a cache of one
+        block, forgotten, and captured anew over the cache that serves, since they hold its addresses.
+        """
         self.device, self.spec, self.sizes, self.buckets = device, spec, sizes, sizes.buckets
         self.buffers = Arena(device, buffer_layout(device, spec, sizes))
         room, placed = place_weights(device, spec, sizes.quantize, sizes.stored)
@@ -51,22 +57,25 @@ class GpuModel:
                 fill_rotations(staging, spec, self.buffers, sizes.max_model_len)
                 fill_weights(staging, spec, room, weights, sizes.quantize, sizes.stored, report)
             device.synchronize()
-        cache = Arena(device, cache_layout(spec, sizes.num_blocks, sizes.kv_cache_dtype))
-        self.caches = layer_caches(cache)
         self.adapters = None
         if sizes.adapters.count:
             self.adapters = DeviceAdapters(device, spec, sizes.adapters, float_type(sizes.quantize))
-        self.packet = Packet(device, self.buffers, cache_parts(cache), sizes, spec.vocab_size)
-        packet = self.packet.arena
-        self._decoder = Decoder(
-            device, spec, placed, self.caches, sizes.kv_cache_dtype, self.buffers, packet, self.adapters
-        )
-        self._sampler = DeviceSampler(device, self.buffers, packet)
+        self.packet, self._weights = Packet(device, self.buffers, sizes, spec.vocab_size), placed
+        self._sampler = DeviceSampler(device, self.buffers, self.packet.arena)
         self._layers: dict[LayersShape, Graph] = {}
         self._heads: dict[HeadShape, Graph] = {}
+        host = self.make_host_buffers()
+        self._take_cache(sizes.num_blocks if blocks_beside is None else 1, host)
         free, _ = device.free_memory()
-        self._prepare_graphs(report)
+        self._compile(host, report)
+        self._capture(report)
         self.graph_bytes = free - device.free_memory()[0]  # and of kernels and cuBLAS, which are loaded meanwhile
+        if blocks_beside is not None:
+            device.synchronize()
+            self._layers.clear()
+            self._heads.clear()
+            self._take_cache(blocks_beside(self.graph_bytes), host)
+            self._capture(report)
 
     def make_host_buffers(self) -> HostBuffers:
         return HostBuffers(self.device, self.sizes, self.spec.vocab_size)
@@ -121,13 +130,23 @@ class GpuModel:
         first = start.data_ptr() - self.buffers.memory.data_ptr()
         self.device.download(host.result.memory[:size], self.buffers.memory[first : first + size])
 
-    def _prepare_graphs(self, report: ReportProgress) -> None:
-        """Run every shape once with only padding, which compiles its kernels, then capture them."""
-        host, shapes, device = self.make_host_buffers(), self.buckets.every(), self.device
-        zero = np.zeros(1, np.int32)
-        # Slot 0 and block 0 have no owner yet.
-        self.packet.write(host, self.packet.slot_rows, zero, zero)
+    def _take_cache(self, blocks: int, host: HostBuffers) -> None:
+        """A KV cache of so many blocks, in the place of the one before. Its block 0 has no owner yet."""
+        device, spec, sizes, zero = self.device, self.spec, self.sizes, np.zeros(1, np.int32)
+        cache = Arena(device, cache_layout(spec, blocks, sizes.kv_cache_dtype))
+        self.caches = layer_caches(cache)
+        self.packet.take_cache(cache_parts(cache))
         self.packet.copy_blocks(host, zero, zero)
+        device.synchronize()
+        self._decoder = Decoder(
+            device, spec, self._weights, self.caches, sizes.kv_cache_dtype, self.buffers, self.packet.arena,
+            self.adapters,
+        )  # fmt: skip
+
+    def _compile(self, host: HostBuffers, report: ReportProgress) -> None:
+        """Run every shape once with only padding, which compiles its kernels."""
+        shapes, device, zero = self.buckets.every(), self.device, np.zeros(1, np.int32)
+        self.packet.write(host, self.packet.slot_rows, zero, zero)  # slot 0 has no owner yet
         device.run(self.buffers["seen"][0].zero_)
         self.packet.write(host, self.buffers["seen"], zero, zero)
         for done, shape in enumerate(shapes):
@@ -136,6 +155,9 @@ class GpuModel:
             device.run(partial(self._run_layers, shape))
             device.run(partial(self._run_head, shape))
             device.record().wait()
+
+    def _capture(self, report: ReportProgress) -> None:
+        shapes, device = self.buckets.every(), self.device
         for done, shape in enumerate(shapes):
             report(LoadProgress(stage="capturing graphs", done=done, total=len(shapes)))
             if shape.layers not in self._layers:

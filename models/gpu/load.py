@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import Final
 
 from msgspec.structs import replace
@@ -48,27 +49,39 @@ def open_device(kernels: str) -> Device:
 def load_on_gpu(
     checkpoint: Checkpoint, settings: EngineSettings, device: Device, report: ReportProgress
 ) -> LoadedModel:
-    """Refuses before reading weights, except if another process takes the memory meanwhile."""
+    """Refuses before reading weights, except if another process takes the memory meanwhile, or graphs take so much more
+    than was guessed that a sequence no longer fits.
+    """
     spec = checkpoint.spec
     sizes = sizes_of(checkpoint, settings, device)
     shortest = shortest_length(settings, sizes.max_model_len)
-    plan = plan_on_gpu(device, spec, sizes, settings.gpu_memory, settings.kv_cache_memory, shortest)
+    planned = partial(
+        plan_on_gpu, device, spec, sizes, settings.gpu_memory, settings.kv_cache_memory, shortest, device.free_memory()
+    )
+    plan = planned()
+
+    def blocks_beside(graphs: int) -> int:
+        nonlocal plan
+        plan = planned(max(0, graphs))  # another process may have given memory back
+        return plan.num_blocks
+
+    measures = blocks_beside if settings.kv_cache_memory is None else None
     sizes = replace(sizes, max_model_len=min(sizes.max_model_len, plan.num_blocks * BLOCK_SIZE))
     weights = load_weights(checkpoint, report)
     try:
-        model = GpuModel(device, spec, weights, replace(sizes, num_blocks=plan.num_blocks), report)
+        model = GpuModel(device, spec, weights, replace(sizes, num_blocks=plan.num_blocks), report, measures)
     except RuntimeError as error:  # torch's, Triton's and the driver's own errors have no other class in common
         if "out of memory" not in str(error):
             raise
         raise DoesNotFit(f"the GPU's memory ran out while loading: lower --gpu-memory ({error})") from error
     guessed = graph_bytes(spec, sizes, device.capability)
-    _LOG.info("graphs and libraries took %s; the memory plan had %s", size(model.graph_bytes), size(guessed))
+    _LOG.info("graphs and libraries took %s; the guess was %s", size(model.graph_bytes), size(guessed))
     return LoadedModel(
         stepper=GpuStepper(model, load_grammars(checkpoint, jump_ahead=not settings.no_jump_ahead)),
         device=device.name,
         dtype=described_formats(checkpoint, sizes.stored, sizes.quantize),
         kv_cache_dtype=sizes.kv_cache_dtype,
-        context_length=sizes.max_model_len,
+        context_length=min(sizes.max_model_len, plan.num_blocks * BLOCK_SIZE),
         largest_step=LargestStep(max_running=sizes.buckets.chunks, max_step_tokens=sizes.buckets.tokens[-1]),
         memory=plan,
         libraries=("torch", "triton"),

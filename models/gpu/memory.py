@@ -1,7 +1,7 @@
 """The memory plan of a GPU, made before anything is allocated, and how large its steps are where nobody said.
 
 Sizes come from the layouts that are allocated later, so they are exact. Only the driver's memory for graphs (by number
-of launches) and for cuBLAS is estimated.
+of launches) and for cuBLAS is guessed; where the KV cache takes what is left, its size follows a measurement (gpu.py).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .weights import formats_of, weights_layout
 from .working_memory import more_launches
 
 SHARE = 0.9  # of the free memory, by default: other processes and the driver need some
-LAUNCH_BYTES = 24 << 10  # per launch in a captured graph; a generous guess, not measured yet
+LAUNCH_BYTES = 24 << 10  # per launch in a captured graph; a generous guess, used before there is anything to measure
 # Launches in a pass besides the products: of a layer, of its adapters, and outside the layers. What a structure has
 # more is added to them (working_memory.py, experts.py).
 LAYER_LAUNCHES, ADAPTER_LAUNCHES, OTHER_LAUNCHES = 7, 8, 16
@@ -66,14 +66,18 @@ def plan_on_gpu(
     gpu_memory: float | None = None,
     kv_cache_memory: int | None = None,
     shortest: int | None = None,
+    memory: tuple[int, int] | None = None,
+    graphs: int | None = None,
 ) -> MemoryPlan:
     """Weights, working buffers, graphs, and the rest for KV. `gpu_memory` limits this worker: a share of the device up
     to 1, or bytes. The blocks hold one sequence of full length, or at least one of `shortest` tokens if that is given.
+    `memory`: free and in total before anything was allocated, `graphs`: bytes that were measured; else it is the
+    device's now, and they are guessed.
     """
     shortest = shortest or sizes.max_model_len
-    budget = _budget(*device.free_memory(), gpu_memory)
+    budget = _budget(*(memory or device.free_memory()), gpu_memory)
     weights = weights_layout(spec, sizes.quantize, sizes.stored).size
-    workspace = _workspace_bytes(device, spec, sizes)
+    workspace = _workspace_bytes(device, spec, sizes, graphs)
     block_bytes = cache_layout(spec, 1, sizes.kv_cache_dtype).size
     rest, most = budget - weights - workspace, LARGEST_CACHE_ROWS // (spec.num_kv_heads * BLOCK_SIZE)
     other = "buffers, graphs and LoRA adapters (--max-loras)" if sizes.adapters.count else "buffers and graphs"
@@ -92,10 +96,10 @@ def plan_on_gpu(
     return plan_of(blocks, block_bytes, length, weights=weights, workspace=workspace)
 
 
-def _workspace_bytes(device: Device, spec: ModelSpec, sizes: GpuSizes) -> int:
+def _workspace_bytes(device: Device, spec: ModelSpec, sizes: GpuSizes, graphs: int | None = None) -> int:
     """Buffers, graphs and adapters."""
     workspace = buffer_layout(device, spec, sizes).size + packet_layout(sizes, spec.vocab_size).size
-    workspace += graph_bytes(spec, sizes, device.capability)
+    workspace += graph_bytes(spec, sizes, device.capability) if graphs is None else graphs
     if sizes.adapters.count:  # place_layout knows no matrices of latent attention, which takes none
         workspace += sizes.adapters.count * place_layout(spec, sizes.adapters, float_type(sizes.quantize)).size
     return workspace

@@ -129,13 +129,16 @@ class Packet:
         self,
         device: Device,
         buffers: Arena,
-        cache: Sequence[torch.Tensor],  # [layers, 2, blocks, …] each: keys and values, and their scales where there are
         sizes: GpuSizes,
         vocab_size: int,
     ) -> None:
         self._device, self._buffers = device, buffers
         self.arena = Arena(device, packet_layout(sizes, vocab_size))
         self.slot_rows = buffers["slot_rows"]
+        self._cache_words = list[torch.Tensor]()
+
+    def take_cache(self, cache: Sequence[torch.Tensor]) -> None:
+        """The KV cache whose blocks are copied: [layers, 2, blocks, …] each, keys and values, and scales if any."""
         self._cache_words = [part.flatten(0, 1).flatten(2).view(torch.int32) for part in cache]
 
     def send(self, host: HostBuffers, shape: PassShape, filled: Filled) -> None:

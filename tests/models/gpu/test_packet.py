@@ -195,7 +195,8 @@ class Bench(NamedTuple):
         layout.add("slot_rows", torch.int32, 36, 1 + WIDTH)
         buffers = Arena(device, layout)
         cache = device.allocate(64 * 4).view(1, 1, 64, 4)
-        packet = Packet(device, buffers, [cache], SIZES, VOCAB)
+        packet = Packet(device, buffers, SIZES, VOCAB)
+        packet.take_cache([cache])
         return cls(device, buffers, packet, HostBuffers(device, SIZES, VOCAB))
 
     def numbers(self, name: str) -> npt.NDArray[np.int32]:
