@@ -129,7 +129,7 @@ class Chaos:
         await self._api.close()
         self.result.before = before = await self._settled(None)
         rng = random.Random(self._plan.seed)
-        kinds = [kind for kind in SIGNALS for _ in range(self._plan.each)]
+        kinds = list(SIGNALS) * self._plan.each
         rng.shuffle(kinds)
         async with trio.open_nursery() as around:
             around.start_soon(self._ask_health)

@@ -7,6 +7,8 @@ After SIGUSR1 the next step hangs, after SIGUSR2 it crashes, whoever is in it.
 import ctypes
 import signal
 import time
+from functools import partial
+from types import FrameType
 from typing import Final, NoReturn
 
 from ...actors.executor.worker import main
@@ -46,8 +48,12 @@ def _fall_into(trouble: int) -> NoReturn:
         time.sleep(60)
 
 
+def _order(trouble: int, _number: int, _frame: FrameType | None) -> None:
+    _ordered.append(trouble)
+
+
 if __name__ == "__main__":
     CpuStepper.begin_step = begin_step  # type: ignore[method-assign]  # it serves in trouble on purpose
     for number, meaning in SIGNALS.items():
-        signal.signal(number, lambda *_, meaning=meaning: _ordered.append(meaning))
+        signal.signal(number, partial(_order, meaning))
     main()

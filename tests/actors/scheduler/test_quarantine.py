@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from triolet.actors.scheduler.quarantine import MOST_REFUSED, PROBATION, REFUSED_SECONDS
+from triolet.actors.scheduler.sequence import LiveRequest
 from triolet.protocol.messages import ChoiceTokens, StepTokens, WorkerLost
 from triolet.protocol.sampling import Sampling
 from triolet.protocol.steps import Step, StepFailed
@@ -157,7 +158,7 @@ def test_the_same_request_is_refused_for_some_minutes() -> None:
 def test_of_many_convicted_requests_the_oldest_are_forgotten() -> None:
     bench = Bench()
     quarantine = bench.state.table.quarantine
-    lives = []
+    lives = list[LiveRequest]()
     for number in range(MOST_REFUSED + 1):
         bench.send(admit(str(number), text(3, number)))
         lives.append(bench.state.table.requests[str(number)])
