@@ -182,7 +182,7 @@ class Supervisor:
                 if before is not None and reason is not None:
                     break
                 await trio.sleep(PING_INTERVAL)
-            why, self._crashed = reason, self._status.hangs(trio.current_time())
+            why, self._crashed = reason, self._status.hangs
             nursery.cancel_scope.cancel()
 
         async def send() -> None:

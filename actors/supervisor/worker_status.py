@@ -21,7 +21,7 @@ SILENCE_LIMIT: Final = 1.5  # seconds; with the ping, a stopped worker is notice
 # Seconds of silence: it will not come back; a new one takes over its streams. Its reader answers while it computes, but
 # compiling holds the GIL, for some ten seconds on a busy machine.
 KILL_AFTER: Final = 30.0
-STALL_LIMIT: Final = 1.4  # seconds without progress; with the ping, a step that hangs is noticed within 2 s
+STALL_LIMIT: Final = 1.0  # seconds without progress; with two pings, a step that hangs is noticed within 2 s
 _DOUBTED: Final = 4.0  # times what a step is predicted to take, without progress: health says so
 _GIVEN_UP: Final = 10.0  # the same: its worker is replaced
 _FIRST_STEP: Final = 3.0  # seconds that the first one is predicted to take
@@ -121,9 +121,13 @@ class WorkerStatus:
         """Seconds that the oldest step in flight has been running."""
         return now - self._oldest_since if self._steps else 0.0
 
-    def stall(self, now: float) -> float:
-        """Seconds for which the oldest step in flight has made no progress."""
-        return now - max(self._oldest_since, self._moved) if self._steps else 0.0
+    @property
+    def stall(self) -> float:
+        """Seconds for which the oldest step in flight had made no progress, when the worker was last heard.
+
+        One that is stopped says nothing of its step: it is silent, which is another trouble.
+        """
+        return max(0.0, self._heard - max(self._oldest_since, self._moved)) if self._steps else 0.0
 
     @property
     def _predicted(self) -> float:
@@ -140,11 +144,12 @@ class WorkerStatus:
         """Why waiting any longer is useless; None if it is not."""
         if self.silence(now) > KILL_AFTER:
             return f"it has said nothing for {self.silence(now):.0f} s"
-        return f"one step has made no progress for {self.stall(now):.1f} s" if self.hangs(now) else None
+        return f"one step has made no progress for {self.stall:.1f} s" if self.hangs else None
 
-    def hangs(self, now: float) -> bool:
+    @property
+    def hangs(self) -> bool:
         """Whether a step is beyond hope."""
-        stall = self.stall(now)
+        stall = self.stall
         return stall > max(self._hang_seconds, self._load_seconds) and stall > _GIVEN_UP * self._predicted
 
     def health(self, now: float) -> Health:
@@ -153,7 +158,7 @@ class WorkerStatus:
         if self.silence(now) > SILENCE_LIMIT:
             reason = f"the worker process has not answered for {self.silence(now):.1f} s"
             return Health(ready=False, status="silent", reason=reason)
-        if (stall := self.stall(now)) > STALL_LIMIT and stall > _DOUBTED * self._predicted:
+        if (stall := self.stall) > STALL_LIMIT and stall > _DOUBTED * self._predicted:
             reason = f"a step has made no progress for {stall:.1f} s; it should take {self._predicted:.2f} s at most"
             return Health(ready=False, status="stuck", reason=reason)
         return Health(ready=True, status="ready", reason="")
