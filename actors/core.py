@@ -22,7 +22,7 @@ from .adapters import AdapterTable, given_adapters
 from .crash_report import crash_report, write_crash_report
 from .database import data_folder
 from .executor.inline import run_inline
-from .scheduler.quarantine import Conviction
+from .scheduler.blame import Conviction
 from .scheduler.scheduler import run_scheduler
 from .scheduler.state import SchedulerState
 from .supervisor.child_process import ChildProcess
@@ -76,7 +76,7 @@ class Core:
 
         scheduler = partial(run_scheduler, batch_texts=self._to_batches, state=self.state, on_conviction=report)
         nursery.start_soon(scheduler, *channels)
-        supervisor = partial(run_supervisor, convicted_losses=lambda: self.state.totals.convicted_losses, first=worker)
+        supervisor = partial(run_supervisor, excused_losses=lambda: self.state.totals.excused_losses, first=worker)
         run_worker = run_inline if self._settings.inline else supervisor
         ready: Ready = await nursery.start(
             partial(

@@ -17,9 +17,11 @@ from msgspec.structs import replace
 
 from ..protocol.sampling import Sampling
 from ..protocol.steps import Chunk, Ready
-from .scheduler.quarantine import Conviction
+from .scheduler.blame import Conviction
 
 FOLDER: Final = "crashes"
+MOST_REASON: Final = 300  # characters: an exception may quote what it met
+_WORDS: Final[dict[str, Any]] = {"bad_words": (), "allowed_tokens": b"", "logit_bias": ()}  # Any: of three types
 MOST_REPORTS: Final = 100  # in the folder; later ones are only logged
 _LOG: Final = logging.getLogger("triolet.crashes")
 
@@ -67,7 +69,7 @@ def crash_report(conviction: Conviction, ready: Ready | None, *, with_tokens: bo
         request=live.id,
         request_id=generate.name,
         losses=conviction.losses,
-        reason=conviction.reason,
+        reason=conviction.reason[:MOST_REASON],
         prompt_tokens=tuple(map(len, live.prompts)),
         generated_tokens=conviction.generated,
         n=generate.n,
@@ -76,7 +78,7 @@ def crash_report(conviction: Conviction, ready: Ready | None, *, with_tokens: bo
         grammar_characters=len(generate.grammar),
         adapter=generate.adapter is not None,
         beams=generate.beams is not None,
-        sampling=generate.sampling if with_tokens else replace(generate.sampling, bad_words=(), allowed_tokens=b""),
+        sampling=generate.sampling if with_tokens else replace(generate.sampling, **_WORDS),
         steps=tuple(
             StepShape(
                 step=step.step,

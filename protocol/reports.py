@@ -70,7 +70,7 @@ class SchedulerTotals(Struct, kw_only=True):
     evictions: int = 0  # cached blocks that were reused for other content
     worker_losses: int = 0
     convicted: int = 0  # requests that failed because they kill workers
-    convicted_losses: int = 0  # workers that died of these
+    excused_losses: int = 0  # workers that died of these, and do not count towards the restarts
     device_allocations: int = 0  # by the present worker since it was ready; must stay 0
     device_compilations: int = 0
 

@@ -129,6 +129,7 @@ def running_server(log: Path, *options: str) -> Generator[Server]:
             assert line.startswith(READY_LINE), log.read_text()
             (audit / "serving").touch()
             yield Server(line.removeprefix(READY_LINE).strip(), process.pid, log)
+            assert len(list(audit.glob("*.hooked"))) >= 2, "the server and its worker have the audit hook"
             done = "\n".join(file.read_text() for file in audit.glob("*.txt"))
             assert not done, f"the server did what it never should:\n{done}"
             assert process.poll() is None, log.read_text()

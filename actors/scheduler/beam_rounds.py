@@ -19,7 +19,6 @@ NOTHING: Final = Beam(0.0, ())  # of a choice that only widens the search
 def next_beams(sequence: Sequence, search: BeamSearch, row: Row, table: LiveTable) -> list[ChoiceTokens]:
     """Take in a beam's next tokens. Returns the answers once they are found: nothing is known of them before."""
     live = sequence.live
-    sequence.losses = 0
     sequence.forget_unread()  # the token that was sampled is one of several candidates
     if not search.take(sequence.index, row):
         return []

@@ -25,7 +25,7 @@ others.
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterator, Set
+from collections.abc import Container, Iterator, Set
 from operator import attrgetter
 
 from .blocks import blocks_for
@@ -51,12 +51,14 @@ def by_rank(queues: Queues, sequences: list[Sequence]) -> list[Sequence]:
     return sorted(sequences, key=lambda sequence: _rank(queues, sequence))
 
 
-def choose_victim(queues: Queues, spared: Set[int]) -> Sequence | None:
+def choose_victim(queues: Queues, spared: Set[int], kept: Container[int] = ()) -> Sequence | None:
     """Whose blocks to take: those of the last parked sequence, since it has no row, else of the last running one.
 
-    Never one of `spared`, the sequences that already have a chunk in the step being planned.
+    Never one of `spared`, the running sequences that already have a chunk in the step being planned, nor of `kept`,
+    parked ones that are to lose nothing by it.
     """
-    candidates = queues.parked or [sequence for sequence in queues.running if sequence.id not in spared]
+    parked = [sequence for sequence in queues.parked if sequence.id not in kept] if kept else queues.parked
+    candidates = parked or [sequence for sequence in queues.running if sequence.id not in spared]
     return by_rank(queues, candidates)[-1] if candidates else None
 
 

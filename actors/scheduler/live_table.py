@@ -5,7 +5,8 @@ record of it given back.
 """
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections import deque
+from collections.abc import Callable, Hashable, Iterator
 from itertools import chain, takewhile
 from math import inf
 from typing import TypeVar
@@ -13,13 +14,13 @@ from typing import TypeVar
 from ...protocol.adapters import Adapter
 from ...protocol.events import FinishReason
 from ...protocol.messages import Admit, ChoiceTokens
-from ...protocol.steps import Preparation, Step
+from ...protocol.steps import Preparation
 from .adapters import Adapters
 from .blocks import BlockPool
 from .grammars import Grammars
 from .prefix_keys import PrefixKeys, SharedPrompt
 from .prepared import Claim, Prepared
-from .quarantine import CONVICTED_AT, Quarantine
+from .quarantine import Quarantine
 from .queues import Queues
 from .sequence import LiveRequest, Sequence
 
@@ -41,6 +42,8 @@ class LiveTable:
         self.dropped: list[int] = []  # the worker must forget these with the next step
         self.sent_back = 0  # sequences, since the worker had no room for what others need
         self.quarantine = Quarantine(secret)
+        self.last_step = self._last_done = 0  # that was planned, and that came back
+        self.departed = deque[tuple[int, int, LiveRequest]]()  # sequences that ended in flight, and the last step then
         self.newest = 0  # the last sequence's number
         self.now = 0.0  # of the last message
         self._keys = PrefixKeys(secret)
@@ -80,6 +83,8 @@ class LiveTable:
         """End a sequence. Of its generated tokens `kept` (None: all) count against its reader's credit."""
         live = sequence.live
         self.queues_of(live).remove(sequence)
+        if sequence.known and self.last_step > self._last_done:
+            self.departed.append((self.last_step, sequence.id, live))
         self._forget_kv(sequence)  # a conversation's next turn begins with this text
         self.quarantine.forget(sequence)
         del self.sequences[sequence.id]
@@ -121,10 +126,11 @@ class LiveTable:
         self.finish_all(live)
         return ChoiceTokens(id=live.id, index=index, tokens=(), reason="error", error=code, message=message)
 
-    def computed_in(self, steps: Iterable[Step]) -> list[Sequence]:
-        """The unfinished sequences with a chunk in one of these steps, each once."""
-        ids = {chunk.sequence for step in steps for chunk in step.chunks}
-        return [self.sequences[id] for id in sorted(ids & self.sequences.keys())]
+    def step_done(self, number: int) -> None:
+        """What ended before later steps were planned is not in flight any more."""
+        self._last_done = number
+        while self.departed and self.departed[0][0] <= number:
+            self.departed.popleft()
 
     def with_grammar(self, number: int) -> list[LiveRequest]:
         """The requests whose answers must match this grammar."""
@@ -174,26 +180,6 @@ class LiveTable:
                     left = True
         return not left
 
-    def blame(self, steps: Iterable[Step], max_losses: int, *, crashed: bool) -> list[LiveRequest]:
-        """Count a lost worker against what it was computing or preparing; returns the requests that must fail.
-
-        One that was computed alone is the culprit if that happens twice. Otherwise nobody knows, and what was computed
-        by `max_losses` workers in a row fails: that is better than losing the engine.
-        """
-        flying = self.computed_in(steps)
-        preparing = [one for one in self.sequences.values() if one.live.awaits_preparation]
-        alone = crashed and not preparing and len({sequence.live.id for sequence in flying}) == 1
-        most = CONVICTED_AT if alone else max_losses
-        failing: dict[str, LiveRequest] = {}
-        for sequence in (*flying, *preparing):
-            sequence.losses += 1
-            if sequence.losses >= most:
-                failing[sequence.live.id] = sequence.live
-        for sequence in flying:
-            if crashed or sequence.losses > 1:
-                self.quarantine.suspect(sequence)
-        return list(failing.values())
-
     def forget_worker(self, num_blocks: int | None) -> int:
         """The worker's KV cache is gone: every sequence waits and is computed again. Returns how many were running.
 
@@ -201,6 +187,7 @@ class LiveTable:
         """
         ran = 0
         self.dropped.clear()
+        self.departed.clear()
         self.grammars.forget_worker()
         self.adapters.forget_worker()
         for sequence in self.sequences.values():

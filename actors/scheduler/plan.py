@@ -6,25 +6,18 @@ its full blocks and copy the last one. Continuous batching, chunked prefill, pre
 all follow. Pure: the same sequences and blocks give the same plan.
 """
 
-from collections.abc import Callable
-
 from ...protocol.explanation import Obstacle
 from . import fair_share
 from .blocks import BlockPool, blocks_for
 from .prefix_keys import Key, SharedPrompt
 from .queues import Queues
 from .sequence import Sequence
-from .step_plan import Shortage, StepLimits, StepPlan
-
-MayRun = Callable[[Sequence], bool]
+from .step_plan import EVERYBODY, Shortage, StepLimits, StepPlan, StepTurn
 
 
-def plan_step(queues: Queues, pool: BlockPool, limits: StepLimits, may_run: MayRun = lambda _: True) -> StepPlan:
-    """Plan one step: give chunks to sequences, move them between the queues, take and release blocks.
-
-    Those that may not run in this step keep their KV as long as others leave it to them.
-    """
-    plan = StepPlan(queues, pool, limits, may_run)
+def plan_step(queues: Queues, pool: BlockPool, limits: StepLimits, turn: StepTurn = EVERYBODY) -> StepPlan:
+    """Plan one step: give chunks to sequences, move them between the queues, take and release blocks."""
+    plan = StepPlan(queues, pool, limits, turn)
     park(plan)
     resume_parked(plan)
     joining = Joining(plan)
@@ -46,7 +39,10 @@ def park(plan: StepPlan) -> None:
     """Running sequences whose reader is behind, that wait for other beams, or that may not run now, give up their row
     to those that look for one."""
     for sequence in tuple(plan.queues.running):
-        if sequence.stalled or not plan.may_run(sequence):
+        if not plan.turn.may_run(sequence):
+            plan.blocked[sequence.id] = "suspect"
+            plan.queues.move(sequence, "parked")
+        elif sequence.stalled:
             plan.queues.move(sequence, "parked")
 
 
@@ -55,7 +51,7 @@ def resume_parked(plan: StepPlan) -> None:
     for sequence in tuple(fair_share.by_rank(plan.queues, plan.queues.parked)):
         if len(plan.queues.running) == plan.limits.rows:
             return
-        if sequence.live.credit > 0 and not sequence.waits_for_beams and plan.may_run(sequence):
+        if sequence.live.credit > 0 and not sequence.waits_for_beams and plan.turn.may_run(sequence):
             plan.queues.move(sequence, "running")
 
 
@@ -141,7 +137,7 @@ class Joining:
         """Why it cannot run yet, even if there is room. Others may go before it meanwhile."""
         if obstacle := sequence.live.obstacle:
             return obstacle
-        if not self._plan.may_run(sequence):
+        if not self._plan.turn.may_run(sequence):
             return "suspect"
         if sequence.unread or sequence.waits_for_beams:
             return "unread"
@@ -182,9 +178,9 @@ class Joining:
         if plan.short_of_blocks or self._missing(sequence, cached) > self._parked_blocks():
             return self._short_of_blocks(sequence, cached)
         while self._missing(sequence, cached) > 0:
-            if not queues.parked:
+            if not self._parked_blocks():
                 return self._short_of_blocks(sequence, cached)  # what they held was shared
-            victim = fair_share.choose_victim(queues, plan.planned.keys())
+            victim = fair_share.choose_victim(queues, plan.planned.keys(), plan.turn.kept)
             assert victim is not None, "parked ones are the first victims"
             plan.preempt(victim)
         return None
@@ -204,7 +200,8 @@ class Joining:
 
     def _parked_blocks(self) -> int:
         """Blocks of parked sequences: a waiting one gets them if there is no other room."""
-        return sum(len(sequence.blocks) for sequence in self._queues.parked)
+        kept = self._plan.turn.kept
+        return sum(len(sequence.blocks) for sequence in self._queues.parked if sequence.id not in kept)
 
     def _missing(self, sequence: Sequence, cached: list[int]) -> int:
         """How many blocks must become available before all its known tokens fit.

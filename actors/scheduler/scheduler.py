@@ -13,7 +13,7 @@ import trio
 from ...protocol.messages import ToDetokenizer, ToScheduler
 from ...protocol.steps import WorkerOrder
 from ..turns import pass_on, waiting
-from .quarantine import Conviction
+from .blame import Conviction
 from .state import SchedulerState
 
 

@@ -113,6 +113,8 @@ class WaitReasons(NamedTuple):
         reason, shortage = self.blocked.get(sequence.id), self.shortage
         if reason == "credit" or (state == "parked" and sequence.live.credit <= 0):
             return BlockedOn(kind="credit", unit="tokens", need=1, free=max(sequence.live.credit, 0))
+        if reason == "suspect":
+            return BlockedOn(kind="suspect")
         if state == "parked":
             return self._share(sequence, None, self._numbers(sequence, "rows", "rows", 1, 0))
         if state != "waiting":  # a running one may still have got no chunk of the last step

@@ -41,17 +41,18 @@ from ...protocol.steps import (
     StepDone,
     StepFailed,
 )
+from .apart import Apart
 from .background import Pace, give_way, wants_step
+from .blame import Conviction, blame
 from .blocks import blocks_for
 from .live_table import LiveTable
 from .plan import plan_step
-from .quarantine import Conviction
 from .queues import Queues
 from .reach import foresee
 from .sequence import LiveRequest, Sequence
 from .standing import StartRate, WaitReasons
 from .steady_plan import plan_steady
-from .step_plan import StepLimits
+from .step_plan import EVERYBODY, StepLimits, StepTurn
 from .step_results import LENGTH, apply_step, choice_tokens
 
 # On a CPU no step is planned behind one that takes so long: a newcomer would wait for both. Without it the worker idles
@@ -89,8 +90,9 @@ class SchedulerState:
         self._failure = ""  # why no worker will start again
         self._next_step = 1
         self._convictions: list[Conviction] = []
-        self._alone = 0  # the last step of a suspect
-        self._suspects_turn = True
+        self._apart = Apart()
+        self._fruitless = 0  # convictions in a row between which nobody else got a token
+        self._tokens_then = 0  # generated until the last one
         self._start_rate = StartRate()
         self._texts: list[ToDetokenizer] = []
         self._batch_texts: list[ToDetokenizer] = []  # the same, of background requests
@@ -127,7 +129,9 @@ class SchedulerState:
                 self._fail(table.with_adapter(number), "adapter_failed", f"The LoRA adapter cannot be loaded: {text}")
                 table.adapters.failed(number)
             case StepFailed(step=step, message=text):
-                self._lose_worker([self.in_flight[step]] if step in self.in_flight else [], text, crashed=True)
+                # On a GPU a step's fault may show when a later one is launched.
+                flying = [each for number, each in self.in_flight.items() if number <= step]
+                self._lose_worker(flying, text, crashed=True)
             case WorkerLost(reason=reason, crashed=crashed):
                 self.totals.worker_losses += 1
                 if self.waits.limits is not None:  # otherwise it said what failed before it exited
@@ -152,33 +156,22 @@ class SchedulerState:
         most = 1 if self._on_cpu and self._last_duration > LONG_STEP else self._max_steps_in_flight
         if limits is None or len(self.in_flight) >= most:
             return None
-        return self._plan_apart(limits) if self.table.quarantine.suspects else self._plan_together(limits)
+        if not self.table.quarantine.suspects:
+            return self._plan_together(limits)
+        preparing = any(live.awaits_preparation for live in self.table.requests.values())
+        return self._apart.plan(
+            [] if preparing else self.table.quarantine.able(),
+            self.in_flight,
+            lambda: self._plan_together(limits),
+            lambda suspect: self._plan_alone(suspect, limits),
+        )
 
-    def _plan_apart(self, limits: StepLimits) -> Step | None:
-        """Steps of one suspect and steps of all others in turn. Nothing else is in flight beside a suspect's step."""
-        if self._alone in self.in_flight:
-            return None
-        suspects = [one for one in self.table.quarantine.suspects.values() if _is_able(one)]
-        if suspects and self._suspects_turn:
-            if self.in_flight:
-                return None
-            if step := self._plan_alone(suspects, limits):
-                return step
-        step = self._plan_together(limits)
-        self._suspects_turn = True
-        if step is None and not self.in_flight:
-            step = self._plan_alone(suspects, limits)
+    def _plan_alone(self, suspect: Sequence, limits: StepLimits) -> Step | None:
+        queues = self.table.queues_of(suspect.live)
+        step = self._plan_for(queues, limits, StepTurn(lambda one: one is suspect))
+        if step and queues is self.table.background:
+            self._background_steps.add(step.step)
         return step
-
-    def _plan_alone(self, suspects: list[Sequence], limits: StepLimits) -> Step | None:
-        for suspect in suspects:
-            queues = self.table.queues_of(suspect.live)
-            if step := self._plan_for(queues, limits, suspect):
-                self._alone, self._suspects_turn = step.step, False
-                if queues is self.table.background:
-                    self._background_steps.add(step.step)
-                return step
-        return None
 
     def _plan_together(self, limits: StepLimits) -> Step | None:
         """A step of everybody but suspects."""
@@ -198,16 +191,15 @@ class SchedulerState:
             self._background_steps.add(step.step)
         return step
 
-    def _plan_for(self, queues: Queues, limits: StepLimits, only: Sequence | None = None) -> Step | None:
-        """A step for the sequences of these queues, or for one, which is then in flight."""
-        table, suspects = self.table, self.table.quarantine.suspects
-        if only is not None:
-            plan = plan_step(queues, table.pool, limits, lambda one: one is only)
-        elif suspects:
-            plan = plan_step(queues, table.pool, limits, lambda one: one.id not in suspects)
-        else:
-            plan = plan_steady(queues, table.pool, limits) or plan_step(queues, table.pool, limits)
-        if queues is table.queues and only is None:
+    def _plan_for(self, queues: Queues, limits: StepLimits, turn: StepTurn = EVERYBODY) -> Step | None:
+        """A step for the sequences of these queues whose turn it is, which is then in flight."""
+        table, suspects, alone = self.table, self.table.quarantine.suspects, turn is not EVERYBODY
+        if suspects and not alone:
+            kept = {suspect.id for suspect in table.quarantine.able()}
+            turn = StepTurn(lambda one: one.id not in suspects, kept)
+        steady = None if suspects else plan_steady(queues, table.pool, limits)
+        plan = steady or plan_step(queues, table.pool, limits, turn)
+        if queues is table.queues and not alone:
             self.waits = WaitReasons(queues, table.pool, limits, plan.blocked, plan.shortage, table.newest)
             if plan.started:
                 self._start_rate.note(len(plan.started), len(queues.waiting), table.now)
@@ -228,13 +220,14 @@ class SchedulerState:
             dropped=tuple(table.dropped),
         )
         self._next_step += 1
+        table.last_step = step.step
         table.dropped.clear()
         self.in_flight[step.step] = step
         return step
 
     def take_preparations(self) -> list[Preparation]:
         """What the worker must begin to prepare before it gets another step."""
-        if self.waits.limits is None:
+        if self.waits.limits is None or self._apart.flying in self.in_flight:
             return []
         return self.table.take_preparations()
 
@@ -285,11 +278,17 @@ class SchedulerState:
         live = self.table.add(message, credit=self._outbox_tokens)
         if self._failure:
             self._fail([live], "engine_unavailable", self._failure)
-        elif self.table.quarantine.refuses(live, self.table.now):
-            text = "A request like this one has crashed the engine twice: it is refused for some minutes."
+            return
+        losses = self.table.quarantine.losses_of(live, self.table.now)
+        if losses is None:
+            text = "A request like this one has crashed the engine: it is refused for some minutes."
             self._fail([live], "quarantined", text)
-        else:
-            self._settle(live)
+            return
+        if losses:
+            for sequence in live.choices.values():
+                sequence.losses = losses
+                self.table.quarantine.suspect(sequence)
+        self._settle(live)
 
     def _settle(self, live: LiveRequest) -> None:
         """Fit a request to the worker. End it if the worker is too small for it, or if there is nothing to compute."""
@@ -341,6 +340,7 @@ class SchedulerState:
             texts = self._batch_texts
         if ids or others:
             texts.append(StepTokens(ids=tuple(ids), rows=tuple(rows), others=tuple(others)))
+        self.table.step_done(done.step)
 
     def _foresee(self, step: Step) -> None:
         assert self.waits.limits is not None, "no worker, and a step in flight"
@@ -364,18 +364,21 @@ class SchedulerState:
 
     def _lose_worker(self, steps: Iterable[Step], reason: str, *, crashed: bool) -> None:
         """A request that kills every worker must not use up the restarts, and with them the engine."""
-        table = self.table
-        steps = tuple(steps)
-        for live in table.blame(steps, self._max_losses, crashed=crashed):
-            losses = max(sequence.losses for sequence in live.choices.values())
-            generated = tuple(len(sequence.generated) for sequence in live.choices.values())
-            self._convictions.append(
-                Conviction(live=live, losses=losses, reason=reason, generated=generated, steps=steps)
-            )
+        convictions = blame(self.table, steps, reason, crashed=crashed, max_losses=self._max_losses)
+        for conviction in convictions:
+            live, losses = conviction.live, conviction.losses
             self.totals.convicted += 1
-            self.totals.convicted_losses += losses
-            table.quarantine.convict(live, table.now)
-            self._fail([live], "engine_error", f"The engine died {losses} times while computing this request: {reason}")
+            if live.id in self.table.requests:
+                text = f"The engine died {losses} times while computing this request: {reason}"
+                self._fail([live], "engine_error", text)
+        if convictions:
+            self._convictions += convictions
+            others = self.totals.generated_tokens - self._tokens_then
+            others -= max(sum(conviction.generated) for conviction in convictions)
+            self._fruitless = 0 if others > 0 else self._fruitless + 1
+            self._tokens_then = self.totals.generated_tokens
+            if self._fruitless <= self._max_losses:  # otherwise it is the model, or the machine
+                self.totals.excused_losses += max(conviction.losses for conviction in convictions)
         self._change_worker(None)  # the next one reports when it is ready
 
     def _meet_worker(self, ready: Ready) -> None:
@@ -394,9 +397,3 @@ class SchedulerState:
         self._background_steps.clear()
         self.totals.preemptions += self.table.forget_worker(num_blocks)
         self.waits = WaitReasons(self.table.queues, self.table.pool, limits, {}, None, 0)
-
-
-def _is_able(suspect: Sequence) -> bool:
-    """Whether there may be something to compute of it now. What has begun keeps its grammar and its adapter."""
-    held_back = suspect.live.obstacle if suspect.place == "waiting" else suspect.live.credit <= 0
-    return not held_back and not suspect.waits_for_beams and suspect.remaining > 0

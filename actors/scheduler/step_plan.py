@@ -3,8 +3,8 @@
 `plan.py` decides which sequences get them.
 """
 
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Container
+from typing import Final, NamedTuple
 
 from msgspec import Struct
 
@@ -31,6 +31,16 @@ class StepLimits(Struct, frozen=True, kw_only=True):
         return min(self.max_running, self.max_step_tokens)
 
 
+class StepTurn(NamedTuple):
+    """Who may run in a step. What the others hold may be taken from them, but not from those that are `kept`."""
+
+    may_run: Callable[[Sequence], bool] = lambda _: True
+    kept: Container[int] = ()
+
+
+EVERYBODY: Final = StepTurn()
+
+
 class Shortage(NamedTuple):
     """The first waiting sequence that did not fit, and why: `need` was more than `free`."""
 
@@ -44,19 +54,14 @@ class StepPlan:
     """What the step computes, what happened to sequences on the way, and what is left of the step's tokens."""
 
     __slots__ = (
-        "blocked", "budget", "chunks", "copies", "displaced", "dropped", "limits", "may_run", "new", "planned", "pool",
+        "blocked", "budget", "chunks", "copies", "displaced", "dropped", "limits", "new", "planned", "pool",
         "preempted", "prefill_tokens", "prompt_sources", "queues", "short_of_blocks", "shortage", "started",
+        "turn",
     )  # fmt: skip
 
-    def __init__(
-        self,
-        queues: Queues,
-        pool: BlockPool,
-        limits: StepLimits,
-        may_run: Callable[[Sequence], bool] = lambda _: True,
-    ) -> None:
+    def __init__(self, queues: Queues, pool: BlockPool, limits: StepLimits, turn: StepTurn = EVERYBODY) -> None:
         self.queues = queues
-        self.may_run = may_run
+        self.turn = turn
         self.pool = pool
         self.limits = limits
         self.chunks: list[Chunk] = []
@@ -137,7 +142,7 @@ class StepPlan:
         needed = blocks_for(sequence.computed + count) - len(sequence.blocks)
         while self.pool.available < needed:
             self.short_of_blocks = True
-            victim = choose_victim(self.queues, self.planned.keys())
+            victim = choose_victim(self.queues, self.planned.keys(), self.turn.kept)
             if victim is None or victim is sequence:
                 break
             assert victim.id not in self.planned, victim

@@ -10,7 +10,7 @@ from typing import Final
 RESTARTS: Final = 3
 ENOUGH_STEPS: Final = 100  # of a worker, after which its loss does not count: streams get on
 PERIOD: Final = 60.0  # seconds
-_BACKOFF: Final = (0.05, 0.5, 2.0)  # seconds before the first, second and third restart of a period
+_BACKOFF: Final = (0.0, 0.5, 2.0)  # seconds before the first, second and third restart of a period
 
 
 class RestartBudget:

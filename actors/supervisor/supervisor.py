@@ -40,6 +40,7 @@ from .link import Link, LinkError
 from .restart_budget import PERIOD, RESTARTS, RestartBudget
 from .worker_status import PING_INTERVAL, WorkerStatus
 
+_VERDICT_SECONDS: Final = 0.05  # for the scheduler to say whether a request is to blame; it needs a turn
 _LOG: Final = logging.getLogger("triolet.supervisor")
 _DECODER: Final = msgspec.msgpack.Decoder[FromWorker](FromWorker)
 
@@ -55,11 +56,11 @@ class Supervisor:
         scheduler: trio.MemorySendChannel[ToScheduler],
         status: WorkerStatus,
         on_progress: ReportProgress,
-        convicted_losses: Callable[[], int],
+        excused_losses: Callable[[], int],
         first: ChildProcess | None,
     ) -> None:
         self._settings = settings
-        self._convicted_losses = convicted_losses
+        self._excused_losses = excused_losses
         self._first = first
         self._steps = steps
         self._scheduler = scheduler
@@ -75,20 +76,22 @@ class Supervisor:
         reason, steps = await self._run_worker(task_status), 0
         while True:
             before, steps = steps, self._status.step_time.count
-            if steps:  # before its first step a model itself is to blame
-                budget.excuse(self._convicted_losses())
-            if (delay := budget.next_delay(trio.current_time(), steps - before)) is None:
-                break
             self._lost = trio.current_time()
-            _LOG.warning("%s; starting another in %.2f s", reason, delay)
-            self._status.restarts += 1
             self._status.lose("restarting", f"{reason}; another one is being started")
             self._scheduler.send_nowait(WorkerLost(reason=reason, crashed=self._crashed))
             async with trio.open_nursery() as nursery:
                 # The scheduler may be waiting to send a step to the dead worker; nothing will run it.
                 nursery.start_soon(self._discard_steps)
-                await trio.sleep(delay)
+                await trio.sleep(_VERDICT_SECONDS)
+                budget.excuse(self._excused_losses())
+                delay = budget.next_delay(trio.current_time(), steps - before)
+                if delay is not None:
+                    _LOG.warning("%s; starting another in %.2f s", reason, delay)
+                    await trio.sleep(delay)
                 nursery.cancel_scope.cancel()
+            if delay is None:
+                break
+            self._status.restarts += 1
             reason = await self._run_worker(None)
         message = f"{reason}, {RESTARTS} restarts within {PERIOD:.0f} s did not help"
         _LOG.error("%s; new requests are refused", message)
@@ -270,13 +273,13 @@ async def run_supervisor(
     scheduler: trio.MemorySendChannel[ToScheduler],
     status: WorkerStatus,
     on_progress: ReportProgress,
-    convicted_losses: Callable[[], int] = lambda: 0,
+    excused_losses: Callable[[], int] = lambda: 0,
     first: ChildProcess | None = None,
     task_status: trio.TaskStatus[Ready] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Keep a worker running; started with the first one's Ready. Raises `EngineLoadError` if that never comes.
 
-    `first` is an already started worker with the same settings; it is ended like every other. `convicted_losses`:
+    `first` is an already started worker with the same settings; it is ended like every other. `excused_losses`:
     workers that died of requests which the scheduler found.
     """
     with steps, scheduler:
@@ -286,7 +289,7 @@ async def run_supervisor(
             scheduler=scheduler,
             status=status,
             on_progress=on_progress,
-            convicted_losses=convicted_losses,
+            excused_losses=excused_losses,
             first=first,
         )
         await supervisor.run(task_status)

@@ -7,6 +7,7 @@ hung kernel is not.
 """
 
 from collections.abc import Callable
+from math import inf
 from typing import Final
 
 from ...protocol.reports import Health, Loading, WorkerState
@@ -51,12 +52,13 @@ class WorkerStatus:
         self.link_seconds = 0.0  # time of steps outside the worker, counted from when it could run them
         self._hang_seconds = hang_seconds
         self._began = 0.0  # to load
-        self._load_seconds = 0.0  # the last time
+        self._load_seconds = inf  # the fastest so far: the first load may have compiled kernels
         self._heard = 0.0
         self._steps: dict[int, Step] = {}  # in flight, oldest first
         self._oldest_since = 0.0  # the earliest time at which the oldest of them can have begun
         self._progress = 0  # as the worker last said
         self._moved = 0.0  # when it last said something new
+        self._longest_gap = 0.0  # between two of these, in one step
         self._cost = StepCost()
         self._load = LoadWatch()
 
@@ -75,7 +77,7 @@ class WorkerStatus:
     def set_ready(self, ready: Ready, now: float) -> None:
         self.state, self.reason, self.ready, self.loading = "ready", "", ready, None
         self._heard = now
-        self._load_seconds = now - self._began
+        self._load_seconds = min(self._load_seconds, now - self._began)
         self._load.end(now)
         self._changed()
 
@@ -99,6 +101,8 @@ class WorkerStatus:
         """The worker said something; a pong says how far its step is."""
         self._heard = now
         if progress is not None and progress != self._progress:
+            if self._moved > self._oldest_since:
+                self._longest_gap = max(self._longest_gap, now - self._moved)
             self._progress, self._moved = progress, now
 
     def step_sent(self, step: Step, now: float) -> None:
@@ -131,9 +135,13 @@ class WorkerStatus:
 
     @property
     def _predicted(self) -> float:
-        """Seconds that the oldest step in flight takes at most, by what others took."""
+        """Seconds that the oldest step in flight takes at most, by what others took.
+
+        Of steps that last for some pings it is known how long they stand still meanwhile: twice that, if it is less.
+        """
         seconds = self._cost.predict(work_of(next(iter(self._steps.values()))))
-        return _FIRST_STEP if seconds is None else seconds
+        seconds = _FIRST_STEP if seconds is None else seconds
+        return min(seconds, 2 * self._longest_gap) if self._longest_gap else seconds
 
     @property
     def trouble(self) -> str:
@@ -159,6 +167,6 @@ class WorkerStatus:
             reason = f"the worker process has not answered for {self.silence(now):.1f} s"
             return Health(ready=False, status="silent", reason=reason)
         if (stall := self.stall) > STALL_LIMIT and stall > _DOUBTED * self._predicted:
-            reason = f"a step has made no progress for {stall:.1f} s; it should take {self._predicted:.2f} s at most"
+            reason = f"a step has made no progress for {stall:.1f} s; {self._predicted:.2f} s were to be expected"
             return Health(ready=False, status="stuck", reason=reason)
         return Health(ready=True, status="ready", reason="")

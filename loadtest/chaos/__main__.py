@@ -20,7 +20,7 @@ from ..client.dial import read_url
 from ..machine import machine, versions
 from ..process import serving
 from .page import page
-from .run import Plan, Result, run_chaos
+from .run import ChaosResult, Plan, run_chaos
 
 _READY_AGAIN = re.compile(rb"ready again after ([\d.]+) s")
 
@@ -56,7 +56,7 @@ def main() -> None:
     raise SystemExit("; ".join(result.faults()) or None)
 
 
-def run(plan: Plan, model: str = "") -> Result:
+def run(plan: Plan, model: str = "") -> ChaosResult:
     with tempfile.TemporaryFile() as errors, tempfile.TemporaryDirectory() as data:
         module = "triolet.loadtest.chaos.troubled_server"
         command = [sys.executable, "-m", module, *([model] if model else []), "--port", "0", "--data", data]

@@ -7,12 +7,12 @@ from ..serve.charts import Chart, Line
 from ..serve.plots import svg
 from ..serve.report_html import STYLE
 from ..table import html_table
-from .run import SIGNALS, Kind, Result
+from .run import SIGNALS, ChaosResult, Kind
 
 WINDOW: Final = 0.25  # seconds
 
 
-def page(result: Result) -> str:
+def page(result: ChaosResult) -> str:
     plan = result.plan
     heading = f"{plan.streams} streams through {len(result.troubles)} troubles"
     rows = [["trouble", "at s", "health told after s", "ready after s", "next token after s"]]
@@ -32,7 +32,7 @@ def page(result: Result) -> str:
     ])  # fmt: skip
 
 
-def _tokens(result: Result) -> Chart:
+def _tokens(result: ChaosResult) -> Chart:
     counts: dict[int, int] = {}
     for at in result.tokens:
         counts[int(at / WINDOW)] = counts.get(int(at / WINDOW), 0) + 1

@@ -2,12 +2,13 @@
 
 Once the server serves, none of its processes may unpickle objects, compile or execute code, start programs, load
 libraries, connect to other machines or write outside its data folder. What does is written to the folder of
-`AUDIT_FOLDER`, a file a process, with its stack. Importing modules is allowed, and so is starting the processes that
-belong to the server.
+`AUDIT_FOLDER`, a file a process, with its stack. Every process that has the hook says so with a file. Importing modules
+is allowed, and so is starting the processes that belong to the server.
 """
 
 import os
 import sys
+import threading
 import traceback
 from types import FrameType
 
@@ -28,7 +29,7 @@ ALLOWED = {  # where these may happen: the ends of files' names
     "numba/core/caching.py": ("pickle.find_class", "open"),  # the kernels' cache, by a worker's successor
 }
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
-_busy = False
+_looking = threading.local()  # what the hook itself does is not its affair
 
 
 def _harmless(event: str, arguments: tuple[object, ...]) -> bool:
@@ -55,10 +56,9 @@ def _allowed(event: str, frame: FrameType | None) -> bool:
 
 
 def _audit(event: str, arguments: tuple[object, ...]) -> None:
-    global _busy
-    if event not in FORBIDDEN or _busy:
+    if event not in FORBIDDEN or getattr(_looking, "now", False):
         return
-    _busy = True  # what follows opens files itself
+    _looking.now = True
     try:
         caller = sys._getframe().f_back
         if os.path.exists(SERVING) and not _harmless(event, arguments) and not _allowed(event, caller):
@@ -66,8 +66,9 @@ def _audit(event: str, arguments: tuple[object, ...]) -> None:
             with open(os.path.join(FOLDER, f"{os.getpid()}.txt"), "a", encoding="utf-8") as file:
                 file.write(f"{event} {repr(arguments)[:300]}\n{stack}\n")
     finally:
-        _busy = False
+        _looking.now = False
 
 
 if FOLDER:
     sys.addaudithook(_audit)
+    open(os.path.join(FOLDER, f"{os.getpid()}.hooked"), "x").close()

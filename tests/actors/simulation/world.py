@@ -119,6 +119,8 @@ def check_every_plan(state: SchedulerState, scenario: Scenario) -> None:
         if step is None:
             stuck = [] if state.in_flight or state.waits.limits is None else list(state.table.sequences.values())
             able = [one for one in stuck if not one.live.obstacle]
+            if state.table.quarantine.suspects and any(one.awaits_preparation for one in state.table.requests.values()):
+                return None  # suspects wait for what is prepared, and others perhaps for their blocks
             require(not able, "nothing is planned for one that could run")
             return None
         table, queues = state.table, state.table.queues

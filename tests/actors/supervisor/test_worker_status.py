@@ -102,6 +102,35 @@ def test_a_step_that_is_long_by_its_size_is_no_illness(status: WorkerStatus) -> 
     assert hangs(status, 563.0)
 
 
+def test_a_long_step_that_has_told_of_its_progress_is_given_up_sooner(status: WorkerStatus) -> None:
+    """Steps of 5 s, of which every pong brought news: after 10 s without any, and not after 50."""
+    status.step_sent(step(1, tokens=64), 100.0)
+    for half in range(1, 10):
+        status.heard(100.0 + half / 2, progress=half)
+    status.step_done(1, 5.0, 105.0)
+    status.step_sent(step(2, tokens=64), 105.0)
+    status.heard(108.9, progress=10)
+    status.heard(112.8, progress=10)
+    assert status.health(112.8).ready
+    status.heard(113.0, progress=10)
+    assert status.health(113.0).status == "stuck"
+    status.heard(118.8, progress=10)
+    assert not status.hangs
+    status.heard(119.0, progress=10)
+    assert status.hangs
+
+
+def test_the_first_load_may_have_compiled(make_ready: Callable[[], Ready]) -> None:
+    status = WorkerStatus()
+    for began, ready in ((0.0, 60.0), (70.0, 71.0)):
+        status.begin(1, began)
+        status.set_ready(make_ready(), ready)
+    run(status, 1, tokens=64, seconds=0.1, now=100.0)
+    status.step_sent(step(2, tokens=64), 200.0)
+    assert not hangs(status, 202.0)
+    assert hangs(status, 202.1)
+
+
 def test_a_worker_is_not_thrown_away_sooner_than_the_next_one_could_come(make_ready: Callable[[], Ready]) -> None:
     status = WorkerStatus()
     status.begin(1, 0.0)

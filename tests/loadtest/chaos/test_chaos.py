@@ -5,7 +5,7 @@ from msgspec import json
 
 from triolet.loadtest.chaos.__main__ import run
 from triolet.loadtest.chaos.page import page
-from triolet.loadtest.chaos.run import Plan, Result, Trouble
+from triolet.loadtest.chaos.run import ChaosResult, Plan, Trouble
 from triolet.loadtest.machine import machine, versions
 
 LEDGER = {"requests": 0, "kv_blocks": {"owned": 0}, "tasks": 30, "fds": 12, "children": 1}
@@ -16,6 +16,7 @@ def test_streams_go_through_a_kill_a_crash_and_a_hang() -> None:
     assert result.faults() == []
     assert {trouble.kind for trouble in result.troubles} == {"kill", "crash", "hang"}
     assert result.complete >= 6
+    assert result.left
     report = result.report(machine(), versions())
     assert json.decode(json.encode(report))["streams"]["changed"] == 0
     assert "nothing lost, nothing changed, nothing left" in page(result)
@@ -32,10 +33,12 @@ def test_streams_go_through_a_kill_a_crash_and_a_hang() -> None:
         ({"ledger": LEDGER | {"kv_blocks": {"owned": 2}}}, "blocks are owned"),
         ({"ledger": LEDGER | {"tasks": 31}}, "tasks are left"),
         ({"ledger": LEDGER | {"fds": 13}}, "fds are left"),
-        ({"troubles": [Trouble(kind="hang", at=1.0)]}, "health never told"),
+        ({"troubles": [Trouble(kind="hang", at=1.0, token=2.0)]}, "health never told"),
+        ({"troubles": [Trouble(kind="hang", at=1.0, token=2.0, told=9.0)]}, "health told late"),
+        ({"troubles": [Trouble(kind="hang", at=1.0, told=1.0)]}, "no token came"),
     ],
 )
 def test_what_a_run_must_not_show(changes: dict[str, object], fault: str) -> None:
     fields: dict[str, object] = {"plan": Plan(), "before": LEDGER, "ledger": LEDGER} | changes
-    (found,) = Result(**fields).faults()  # type: ignore[arg-type]  # the fields of one case
+    (found,) = ChaosResult(**fields).faults()  # type: ignore[arg-type]  # the fields of one case
     assert fault in found
