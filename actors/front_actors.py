@@ -6,7 +6,7 @@ gateway -> tokenizer (-> grammar) -> admission -> to_scheduler
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final, Self
 
@@ -27,12 +27,14 @@ from .detokenizer.detokenizer import Detokenizer, run_detokenizer
 from .errors import EngineLoadError
 from .gateway.accounts import Accounts
 from .gateway.gateway import Gateway
+from .gateway.history import History
 from .grammar.grammar import run_grammar
 from .observe.explain import explain
 from .observe.traces import Traces
 from .supervisor.worker_status import WorkerStatus
 from .tokenizer.text_tokenizer import TextTokenizer
 from .tokenizer.tokenizer import TokenizerLane, run_tokenizer
+from .usage.usage import usage_records
 
 _TOKENIZED: Final = 16  # one batch of the tokenizer
 
@@ -54,8 +56,14 @@ class FrontActors(ABC):
         self.model_name = model_name(settings)
         self.created = int(time.time())
         self.accounts = Accounts()
+        ends: list[Callable[[History], None]] = []
+        self._usage = usage_records(settings)
         if traces is not None:
             self.accounts.traces = traces.counts
+            ends.append(traces.offer)
+        if self._usage is not None:
+            self.accounts.usage_records = self._usage.counts
+            ends.append(self._usage.note)
         self._status = status
         self._adapters = adapters
         self._traces = traces
@@ -74,7 +82,7 @@ class FrontActors(ABC):
             accounts=self.accounts,
             several_tenants=len(settings.api_keys) > 1,
             process=process,
-            on_end=traces.offer if traces is not None else None,
+            on_end=ends,
         )
 
     def start(
@@ -91,6 +99,8 @@ class FrontActors(ABC):
             model=self.settings.engine.model, vocab_size=ready.vocab_size, eos_token_ids=ready.eos_token_ids
         )
         self._lane = lane
+        if self._usage is not None:
+            nursery.start_soon(self._usage.run)
         nursery.start_soon(
             partial(run_tokenizer, self._requests, self._to_admission, to_grammar, lane=lane, gateway=gateway)
         )
@@ -123,6 +133,8 @@ class FrontActors(ABC):
         self.gateway.refuse_new("shutting_down", "the engine has stopped")
         self.gateway.fail_all(last_word)
         self._held_open.close()
+        if self._usage is not None:
+            await self._usage.end()
         if self._traces is not None:
             with trio.CancelScope(shield=True):  # at most traces.FLUSH_SECONDS
                 await trio.to_thread.run_sync(self._traces.close)

@@ -38,7 +38,7 @@ class BatchRun:
         self.counts = RequestCounts()
         self._file = file
         self._output = output
-        self._settings = structs.replace(settings, data=str(self.part))
+        self._settings = structs.replace(settings, data=str(self.part), usage_days=0)
         self._folder = DataFolder(self.part)
         self._engine = {"model": str(Path(settings.engine.model).resolve()), "quantize": settings.engine.quantize}
         self._core = Core(self._settings)

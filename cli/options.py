@@ -65,8 +65,12 @@ GROUPS: Final[dict[str, dict[str, Setting]]] = {
         "web_processes": Setting(_COUNT, "Processes for HTTP and text, sharing the port; for thousands of streams."),
         "data": Setting(
             click.STRING,
-            "Folder of files, batches and responses; with it, a response is stored unless its request says not to.  "
-            "[default: ~/.local/state/triolet]",
+            "Folder of files, batches, responses and usage records; with it, a response is stored unless its request "
+            "says not to.  [default: ~/.local/state/triolet]",
+        ),
+        "usage_days": Setting(
+            click.IntRange(min=0),
+            "Days that usage records are kept, one of each request; 0: none.  [default: 90 with --data, else 0]",
         ),
         "drain_timeout": Setting(_SECONDS, "Seconds that running answers get at shutdown."),
     },

@@ -119,7 +119,8 @@ class ServeSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     web_processes: int = 1  # above 1: this many, and one more for the scheduler
     access_log: bool = False  # a line for each HTTP exchange
     otlp_endpoint: str | None = None  # trace collector (OTLP/HTTP); None: from the OTEL_* variables, or no traces
-    data: str | None = None  # folder of files, batches and responses; None: the user's state folder
+    data: str | None = None  # folder of files, batches, responses and usage records; None: the user's state folder
+    usage_days: int | None = None  # that usage records are kept; 0: none; None: 90 with `data`, else none
     metric_aliases: Literal["none", "vllm"] = "none"  # /metrics under these names too
     inline: bool = False  # executor in the front process, for debugging
 

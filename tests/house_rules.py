@@ -9,7 +9,7 @@ _EXCHANGE = ("protocol", "web.access", *_BODIES, "web.errors", "web.exchange", "
 _ANSWERED = ("web.generation.asked", "web.generation.collected", "web.generation.sse")
 _AS_CHAT = ("web.openai.conversation", "web.openai.decode", "web.openai.request")  # dialects that become a chat
 _DIALECTS = ("web.openai", "web.pooling", "web.responses", "web.anthropic", "web.ollama")
-_ROUTED = ("web.arriving_upload", "web.asgi", "web.auth", "actors.batch", "actors.observe")  # by Quart
+_ROUTED = ("web.arriving_upload", "web.asgi", "web.auth", "actors.batch", "actors.observe", "actors.usage")  # by Quart
 _CALLED = ("protocol", "actors.errors", "actors.histogram", "actors.logs", "actors.turns")  # by any actor
 _STEPPED = (
     "protocol.events",
@@ -61,6 +61,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "actors.tokenizer": (*_CALLED, "actors.tokenizer", "actors.gateway", "models.checkpoint.text", "models.errors"),
     "actors.grammar": (*_CALLED, *_COMPILED, "actors.grammar", "actors.gateway", "actors.supervisor"),
     "actors.batch": (*_CALLED, "actors.batch", "actors.database"),
+    "actors.usage": (*_CALLED, "actors.usage", "actors.database", "actors.gateway.history"),
     "actors.admission": (*_CALLED, "actors.admission", "actors.gateway"),
     "actors.scheduler": ("protocol", "actors.scheduler"),
     "actors.scheduler.scheduler": ("protocol", "actors.scheduler", "actors.turns"),

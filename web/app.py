@@ -38,6 +38,7 @@ from .routes import (
     responses,
     stream,
     tokenize,
+    usage,
 )
 
 if TYPE_CHECKING:
@@ -74,6 +75,7 @@ def create_app(engine: "Server") -> Application:
     folder = DataFolder(data_folder(settings.data))
     files.register(app, folder)
     batches.register(app, folder)
+    usage.register(app, operator_keys if settings.operator_keys else None)
     pages = (openapi, endpoint_list, page_files)
     for part in (adapters, messages, models, ollama, explain, tokenize, pooling, operators, *pages):
         part.register(app)

@@ -23,6 +23,7 @@ _MODELS = ("load_model", "unload_model", "alias_model")
 OPERATORS = frozenset(
     {"metrics", "ledger", "load_adapter", "unload_adapter", *_MODELS}
 )  # and the dashboard's WebSocket
+BOTH = frozenset({"usage"})  # an API key's own, and everybody's for an operator key
 KEY_IN_QUERY = frozenset({"api_key", "apikey", "key", "token", "access_token", "authorization"})
 
 
@@ -62,6 +63,13 @@ class Keys:
             raise ApiError("invalid_api_key", message)
         return self.tenant(key.strip().encode("latin-1"))
 
+    def include(self, headers: Headers) -> bool:
+        """Whether a request has one of these keys."""
+        try:
+            return bool(self.tenant_of(headers))
+        except ApiError:
+            return False
+
     def tenant_of_handshake(self, handshake: Handshake) -> str | None:
         """None where the key is to come in a first frame, as from a page. Raises ApiError (401, 403)."""
         self._origins.refuse_foreign_name(handshake.headers)
@@ -88,7 +96,8 @@ def register(app: Application, keys: Keys, operators: Keys, origins: Origins) ->
         # The opener of a WebSocket checks its handshake whole: a browser sends the key in its first frame.
         handshake = exchange.endpoint in app.socket_endpoints and exchange.headers.get("Upgrade") is not None
         if exchange.endpoint not in OPEN and not handshake:
-            asked = operators if exchange.endpoint in OPERATORS else keys
+            as_operator = exchange.endpoint in BOTH and operators.include(exchange.headers)
+            asked = operators if as_operator or exchange.endpoint in OPERATORS else keys
             if asked:
                 refuse_key_in_query(exchange)
             exchange.tenant = asked.tenant_of(exchange.headers)

@@ -34,6 +34,7 @@ class Accounts:
         self.http_errors: Counter[str] = Counter()  # by code, including requests that never reached the gateway
         self.kept_answers: Counter[str] = Counter()  # resumed, refused to be, given up for lack of room
         self.traces: Counter[str] = Counter()  # ended requests by the fate of their spans; empty without traces
+        self.usage_records: Counter[str] = Counter()  # by their fate; empty if none are written
         self.queue_time = Histogram(FIRST_TOKEN_BOUNDS)
         self.first_token = Histogram(FIRST_TOKEN_BOUNDS)
         self.between_tokens = Histogram(BETWEEN_TOKENS_BOUNDS)

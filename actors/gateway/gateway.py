@@ -17,7 +17,7 @@ import logging
 import os
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import count
@@ -71,7 +71,7 @@ class Gateway:
         accounts: Accounts | None = None,
         several_tenants: bool = False,
         process: str | None = None,
-        on_end: Callable[[History], None] | None = None,
+        on_end: Sequence[Callable[[History], None]] = (),
     ) -> None:
         """`process` is the prefix of every id; the default is unique to this process and this start."""
         self.worker = worker or WorkerStatus()
@@ -91,7 +91,7 @@ class Gateway:
         self._unflushed: list[Outbox] = []
         self._times = TokenTimes(self.accounts)
         self._recent = RecentRequests()
-        self._on_end = on_end  # called once for every request, when it has ended
+        self._on_end = on_end  # each is called once for every request, when it has ended
 
     def new_id(self) -> str:
         """An id for the next request, unique across restarts and processes."""
@@ -285,8 +285,8 @@ class Gateway:
         self.accounts.cached_tokens += live.cached_tokens
         self.accounts.observe_end(history, now)
         self._recent.end(history)
-        if self._on_end is not None:
-            self._on_end(history)
+        for tell in self._on_end:
+            tell(history)
         line, facts = live.terminal_record(event, now)
         _LOG.info("%s", line, extra={"fields": facts})
 

@@ -25,7 +25,8 @@ class History(Struct, frozen=True, kw_only=True):
     tenant: str
     traceparent: str
     operation: Literal["chat", "text_completion"]
-    model: str
+    model: str  # as served: an adapter's name, if there is one
+    adapter: str | None = None
     choices: int
     max_tokens: int | None
     temperature: float
@@ -96,6 +97,7 @@ class StreamRecord:
             traceparent=request.traceparent,
             operation="chat" if isinstance(request.prompts[0], ChatPrompt) else "text_completion",
             model=request.served_as,
+            adapter=request.adapter.name if request.adapter else None,
             choices=len(request.prompts) * request.n,
             max_tokens=request.max_tokens,
             temperature=request.sampling.temperature,

@@ -115,6 +115,8 @@ class _OfModel:
             yield counter("traces_exported", "Requests whose spans the collector took", traces["exported"])
             lost = {reason: traces[reason] for reason in ("queue_full", "export_failed")}
             yield counters("traces_dropped", "Requests whose spans were lost", "reason", lost)
+        if records := self._accounts.usage_records:
+            yield counters("usage_records", "Usage records by their fate", "result", records)
         if self._vllm_model is not None:
             yield from vllm_aliases(self._accounts, self._scheduler, self._vllm_model)
 

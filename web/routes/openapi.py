@@ -48,6 +48,7 @@ from ...protocol.pooling_responses import ClassList, EmbeddingList, Ranking, Sco
 from ...protocol.response_answers import InputTokenCount, ResponseDeleted, ResponseItemList, ResponseObject
 from ...protocol.response_requests import CreateResponse
 from ...protocol.served_models import AliasBody, ModelBody, ModelDone, ServedModelList
+from ...protocol.usage import UsageList
 from ..asgi import Application
 from ..exchange import EXPLAIN_HEADER
 from .openapi_schemas import Schema, reference, schemas
@@ -213,6 +214,12 @@ def paths() -> Schema:
             Explanation,
             path_parameter="id",
         ),
+        "/v1/usage": _get(
+            "get_usage",
+            "What requests used: sums, or the records of single requests (`group_by=none`).",
+            UsageList,
+            query=("group_by", "start", "end", "limit", "after", "key_digest"),
+        ),
         "/v1/embeddings": _post("create_embedding", "The vectors of texts.", EmbeddingBody, EmbeddingList),
         "/v1/classify": _post("classify", "The most probable label of each text.", ClassifyBody, ClassList),
         "/v1/score": _post("score", "How well the texts of pairs fit.", ScoreBody, ScoreList),
@@ -339,6 +346,10 @@ _QUERY: dict[str, Schema] = {
     "after": {"type": "string", "description": "The `last_id` of the page before."},
     "order": {"type": "string", "enum": ["asc", "desc"]},
     "purpose": {"type": "string", "enum": ["batch", "batch_output"]},
+    "group_by": {"type": "string", "enum": ["day", "hour", "model", "none"]},
+    "start": {"type": "integer", "minimum": 0, "description": "Requests that ended from this Unix time on."},
+    "end": {"type": "integer", "minimum": 0, "description": "Requests that ended before this Unix time."},
+    "key_digest": {"type": "string", "description": "With an operator key: the requests of this API key."},
 }
 _UPLOAD: Schema = {
     "post": _operation(

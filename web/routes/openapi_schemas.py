@@ -53,6 +53,7 @@ from ...protocol.response_answers import (
 from ...protocol.response_requests import CreateResponse
 from ...protocol.served_models import AliasBody, ModelBody, ModelDone, ServedModelList
 from ...protocol.stream_frames import FromClient, ToClient
+from ...protocol.usage import UsageList
 
 Schema = dict[str, Any]  # Any: JSON values
 
@@ -87,6 +88,7 @@ SENT = (
     FileDeleted,
     BatchObject,
     BatchList,
+    UsageList,
     InputTokenCount,
     ResponseDeleted,
     ResponseItemList,

@@ -30,9 +30,14 @@ class Query:
 
     def limit(self, default: int, most: int) -> int:
         """How many entries a page has at most. Raises ApiError (400)."""
-        given = request.args.get("limit")
+        given = self.number("limit", 1, most)
+        return default if given is None else given
+
+    def number(self, name: str, least: int, most: int) -> int | None:
+        """None if it is not given. Raises ApiError (400)."""
+        given = request.args.get(name)
         if given is None:
-            return default
-        if not (given.isascii() and given.isdecimal() and len(given) < 10 and 1 <= int(given) <= most):
-            raise ApiError("integer_out_of_range", f"limit: send a number from 1 to {most}.", param="limit")
+            return None
+        if not (given.isascii() and given.isdecimal() and len(given) <= 10 and least <= int(given) <= most):
+            raise ApiError("integer_out_of_range", f"{name}: send a number from {least} to {most}.", param=name)
         return int(given)
