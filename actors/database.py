@@ -51,10 +51,11 @@ class Database:
             connection.execute("BEGIN IMMEDIATE")
             try:
                 result = change(connection, *args, **named)
+                connection.execute("COMMIT")
             except BaseException:
-                connection.execute("ROLLBACK")
+                if connection.in_transaction:  # after some errors, as of a full disk, SQLite has rolled back by itself
+                    connection.execute("ROLLBACK")
                 raise
-            connection.execute("COMMIT")
             return result
 
         return await trio.to_thread.run_sync(run, limiter=self._one_change)

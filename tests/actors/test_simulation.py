@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from .simulation.house import simulate_house
-from .simulation.plants import PLANTS, planted
+from .simulation.plants import GATEWAY_PLANTS, PLANTS, planted
 from .simulation.world import Outcome, simulate
 
 SEEDS = 24  # some 12,000 steps; every run of the suite draws others. A planted bug shows within 11 lives
@@ -57,13 +57,15 @@ def test_a_planted_bug_is_found(name: str) -> None:
     expect_to_find(name, simulate)
 
 
-@pytest.mark.parametrize("name", ["doubled token", "lost terminal event", "prefix shared between tenants"])
+@pytest.mark.parametrize(
+    "name", ["doubled token", "lost terminal event", "prefix shared between tenants", *GATEWAY_PLANTS]
+)
 def test_a_planted_bug_is_found_through_the_real_gateway_and_detokenizer(name: str) -> None:
     expect_to_find(name, simulate_house)
 
 
 def expect_to_find(name: str, simulate: Callable[[int], Outcome]) -> None:
-    where, attribute, _ = PLANTS[name]
+    where, attribute, _ = (PLANTS | GATEWAY_PLANTS)[name]
     assert hasattr(where, attribute), f"there is no {attribute} to damage"
     for seed in range(PLANTED_FROM, PLANTED_FROM + PLANTED_SEEDS):
         try:

@@ -1,7 +1,8 @@
 """The same lives through the real gateway, detokenizer and outboxes, with a tokenizer of one character per token.
 
 Here the oracle is the text: what decoding all expected tokens at once and cutting at the stop string gives. Each stream
-must be Started, text, one ChoiceFinished per choice and one terminal event, and its usage must count what it says.
+must be Started, text, one ChoiceFinished per choice and one terminal event, and its usage must count what it says. Each
+terminal event has one usage record, which says the same.
 """
 
 import random
@@ -14,6 +15,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models
 
 from triolet.actors.detokenizer.detokenizer import Detokenizer
 from triolet.actors.gateway.gateway import Gateway
+from triolet.actors.gateway.history import History
 from triolet.actors.gateway.outbox import Outbox
 from triolet.actors.scheduler.scheduler import run_scheduler
 from triolet.actors.scheduler.state import SchedulerState
@@ -23,6 +25,7 @@ from triolet.protocol.messages import Admit, ToDetokenizer, ToScheduler, ToToken
 from triolet.protocol.settings import LimitSettings
 from triolet.protocol.steps import WorkerOrder
 
+from ..usage.audit import disagreement
 from .device import EOS, VOCABULARY, beyond_credit, expected_choices
 from .front import SimulationError, require
 from .scenario import Log, Scenario
@@ -147,7 +150,8 @@ async def _live(scenario: Scenario, state: SchedulerState, rng: random.Random, l
     to_tokenizer, requests = trio.open_memory_channel[ToTokenizer](1000)
     tokenizer = one_character_tokenizer()
     limits = LimitSettings(outbox_tokens=scenario.outbox_tokens)
-    gateway = Gateway(limits, tokenizer=to_tokenizer, scheduler=to_scheduler.clone())
+    ended: list[History] = []
+    gateway = Gateway(limits, tokenizer=to_tokenizer, scheduler=to_scheduler.clone(), on_end=[ended.append])
     detokenizer = Detokenizer(tokenizer=tokenizer, gateway=gateway, scheduler=to_scheduler.clone())
     clients = [Client(admit, habit, rng) for admit, habit in scenario.requests]
     admits = {client.id: client.admit for client in clients}
@@ -187,4 +191,6 @@ async def _live(scenario: Scenario, state: SchedulerState, rng: random.Random, l
         require(not detokenizer._requests, "the detokenizer still holds requests")
         check_nothing_left(state, supervised)
         actors.cancel_scope.cancel()
-    return [client.check() for client in clients]
+    ends = [client.check() for client in clients]
+    require((found := disagreement(ended, [client.events[-1] for client in clients])) is None, f"usage: {found}")
+    return ends

@@ -8,6 +8,8 @@ from typing import Any
 
 from msgspec import structs
 
+from triolet.actors.gateway.gateway import Gateway
+from triolet.actors.gateway.history import StreamRecord
 from triolet.actors.scheduler import plan
 from triolet.actors.scheduler.blocks import BlockPool
 from triolet.actors.scheduler.plan import Joining
@@ -15,7 +17,7 @@ from triolet.actors.scheduler.prefix_keys import Key, PrefixKeys
 from triolet.actors.scheduler.sequence import LiveRequest, Sequence
 from triolet.actors.scheduler.state import SchedulerState
 from triolet.actors.scheduler.step_plan import StepPlan
-from triolet.protocol.events import FinishReason
+from triolet.protocol.events import Finished, FinishReason, TerminalEvent
 from triolet.protocol.settings import BLOCK_SIZE
 from triolet.protocol.steps import Chunk, Row, StepDone
 
@@ -164,6 +166,40 @@ def _beam_that_does_not_wait(right: object, rng: random.Random) -> object:
     return property(lambda sequence: False)
 
 
+def _ends_twice(right: Callable[[Gateway, str, TerminalEvent], None], rng: random.Random) -> object:
+    def finish(gateway: Gateway, id: str, event: TerminalEvent) -> None:
+        live = gateway._live.get(id)
+        right(gateway, id, event)
+        if live is not None and rng.random() < RARELY:
+            gateway._account(live, event)
+
+    return finish
+
+
+def _ends_unrecorded(right: Callable[[Gateway, StreamRecord, TerminalEvent], None], rng: random.Random) -> object:
+    def account(gateway: Gateway, live: StreamRecord, event: TerminalEvent) -> None:
+        if not (isinstance(event, Finished) and event.reason == "cancelled") or rng.random() > RARELY:
+            right(gateway, live, event)
+
+    return account
+
+
+def _recorded_before_the_last_token(
+    right: Callable[[Gateway, StreamRecord, TerminalEvent], None], rng: random.Random
+) -> object:
+    def account(gateway: Gateway, live: StreamRecord, event: TerminalEvent) -> None:
+        live.completion_tokens -= live.completion_tokens > 0 and rng.random() < RARELY
+        right(gateway, live, event)
+
+    return account
+
+
+# Found through the real gateway only.
+GATEWAY_PLANTS: dict[str, Plant] = {
+    "ended twice": (Gateway, "finish", _ends_twice),
+    "ended without a record": (Gateway, "_account", _ends_unrecorded),
+    "recorded with a token less": (Gateway, "_account", _recorded_before_the_last_token),
+}
 PLANTS: dict[str, Plant] = {
     "forced tokens planned twice": (Sequence, "ahead_of_plan", _forced_tokens_planned_twice),
     "extended chunk not followed": (Sequence, "follow", _extended_chunk_not_followed),
@@ -188,8 +224,8 @@ PLANTS: dict[str, Plant] = {
 
 @contextmanager
 def planted(name: str, seed: int) -> Generator[None]:
-    """Damage the scheduler within the block; the same seed damages it at the same places."""
-    where, attribute, damage = PLANTS[name]
+    """Damage the engine within the block; the same seed damages it at the same places."""
+    where, attribute, damage = (PLANTS | GATEWAY_PLANTS)[name]
     right = getattr(where, attribute)
     setattr(where, attribute, damage(right, random.Random(seed)))
     try:
