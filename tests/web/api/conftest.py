@@ -19,6 +19,7 @@ from triolet.actors.observe.explain import explain
 from triolet.actors.observe.observe import own_figures
 from triolet.actors.scheduler.state import SchedulerState
 from triolet.actors.supervisor.worker_status import WorkerStatus
+from triolet.actors.usage.usage import usage_records
 from triolet.protocol.adapters import Adapter
 from triolet.protocol.errors import ApiError
 from triolet.protocol.events import ChoiceFinished, FinishReason, Token, TokenLogprob, TopLogprob
@@ -74,10 +75,19 @@ class ScriptedEngine:
         to_scheduler, self._from_gateway = trio.open_memory_channel[ToScheduler](1000)
         self.worker = WorkerStatus()
         self.worker.set_ready(READY, 0.0)
-        self.gateway = Gateway(settings.limits, tokenizer=to_tokenizer, scheduler=to_scheduler, worker=self.worker)
+        self.usage = usage_records(settings)
+        self.gateway = Gateway(
+            settings.limits,
+            tokenizer=to_tokenizer,
+            scheduler=to_scheduler,
+            worker=self.worker,
+            on_end=[self.usage.note] if self.usage else (),
+        )
 
     async def run(self) -> None:
         async with trio.open_nursery() as nursery:
+            if self.usage is not None:
+                nursery.start_soon(self.usage.run)
             async for request in self._from_web:
                 self.requests.append(request)
                 self._arrivals.unpark_all()
