@@ -8,7 +8,9 @@ write-ahead log is the kernel's once it is written.
 
 import os
 import sqlite3
+import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Concatenate, Final, ParamSpec, TypeVar
 
@@ -17,6 +19,9 @@ import trio
 P = ParamSpec("P")
 T = TypeVar("T")
 
+# A file that is there is never opened but by SQLite: closing any descriptor of it would drop the locks that all of this
+# process has on it (POSIX). Other processes would take it for unused, and remove the log that this one writes to.
+_MAKING: Final = threading.Lock()
 BUSY_SECONDS: Final = 30.0  # for another process's transaction; each takes milliseconds
 
 
@@ -86,7 +91,8 @@ class Database:
     def _open(self) -> sqlite3.Connection:
         if self._connection is None:
             self.file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            os.close(os.open(self.file, os.O_CREAT | os.O_CLOEXEC, 0o600))  # what clients say is for nobody else
+            with _MAKING, suppress(FileExistsError):
+                os.close(os.open(self.file, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))  # for nobody else to read
             connection = self._connect()
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute("PRAGMA synchronous = NORMAL")

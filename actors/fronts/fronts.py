@@ -31,6 +31,7 @@ from .front_line import FrontLine
 
 _LOG: Final = logging.getLogger("triolet.fronts")
 LAST_WORDS_SECONDS: Final = 1.5  # for a front to end its streams after its link has ended
+LAST_RECORDS_SECONDS: Final = 5.0  # and to write its usage records when it has drained: a disk may be slow
 
 
 class Fronts:
@@ -197,7 +198,7 @@ class Fronts:
             line.end_requests()
             if line.last is not None:
                 self._gone = add_up([self._gone, line.last.accounts]).figures()
-            how = await process.end(LAST_WORDS_SECONDS)
+            how = await process.end(LAST_RECORDS_SECONDS if self._draining else LAST_WORDS_SECONDS)
         return f"{how} ({why})" if why else how
 
     def _start(self, name: str, settings: ServeSettings) -> ChildProcess:
