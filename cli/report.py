@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Final, Self, TextIO
 
 from ..actors.database import data_folder
+from ..actors.usage.usage import days_kept
 from ..models.host import usable_cores
 from ..models.plan.speed import speeds
 from ..protocol.settings import EngineSettings, ServeSettings
@@ -205,3 +206,5 @@ def report_addresses(report: Terminal, urls: list[str], settings: ServeSettings)
     if adapters := _adapters(settings):
         report.rows({"adapters": adapters})
     report.rows({"data": f"files, batches and stored answers go to {data_folder(settings.data)}"})
+    if days := days_kept(settings):
+        report.rows({"usage": f"a record of each request is kept there for {days:,} days"})

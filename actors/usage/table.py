@@ -45,7 +45,7 @@ _GROUPS: Final[dict[GroupBy, tuple[str, str]]] = {  # columns `start, model, ada
 }
 
 
-class Wanted(NamedTuple):
+class UsageQuery(NamedTuple):
     """Which records: of one key, or of all (None), that ended from `start` to before `end`, in Unix time."""
 
     tenant: str | None
@@ -81,7 +81,7 @@ def _row(history: History) -> tuple[object, ...]:
     )
 
 
-def totals(connection: sqlite3.Connection, wanted: Wanted, group_by: GroupBy, limit: int) -> UsageList:
+def totals(connection: sqlite3.Connection, wanted: UsageQuery, group_by: GroupBy, limit: int) -> UsageList:
     """Sums by key, and by day, hour or model. Days and hours are those of UTC, the newest first."""
     where, values = wanted.where()
     columns, order = _GROUPS[group_by]
@@ -93,7 +93,7 @@ def totals(connection: sqlite3.Connection, wanted: Wanted, group_by: GroupBy, li
     return UsageList(data=[*data], has_more=len(rows) > limit)
 
 
-def records(connection: sqlite3.Connection, wanted: Wanted, limit: int, after: str | None = None) -> UsageList:
+def records(connection: sqlite3.Connection, wanted: UsageQuery, limit: int, after: str | None = None) -> UsageList:
     """Single records, the newest first. Raises ApiError (400) if there is no record `after`."""
     where, values = wanted.where()
     if after is not None:

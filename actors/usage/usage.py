@@ -71,10 +71,10 @@ class UsageRecords:
         """Write the rest, whatever else is cancelled."""
         with trio.CancelScope(shield=True):
             await self._write()
+            await trio.to_thread.run_sync(self._database.close)  # it may wait for the disk, and others still stream
         self.counts["lost"] += len(self._waiting)
         if lost := self.counts["lost"]:
             _LOG.error("%d usage records were not written", lost)
-        self._database.close()
 
     async def _write(self) -> None:
         """Write what waits, or nothing if the disk does not take it."""

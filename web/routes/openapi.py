@@ -51,7 +51,7 @@ from ...protocol.served_models import AliasBody, ModelBody, ModelDone, ServedMod
 from ...protocol.usage import UsageList
 from ..asgi import Application
 from ..exchange import EXPLAIN_HEADER
-from .openapi_schemas import Schema, reference, schemas
+from .openapi_schemas import QUERY, Schema, reference, schemas
 
 
 def describe(title: str = "Triolet", root_path: str = "") -> Schema:
@@ -282,7 +282,7 @@ def _get(
     error: type[msgspec.Struct] = ErrorBody,
 ) -> Schema:
     more: Schema = {"security": [{}]} if open_to_all else {}
-    parameters: list[Schema] = [{"name": name, "in": "query", "schema": _QUERY[name]} for name in query]
+    parameters: list[Schema] = [{"name": name, "in": "query", "schema": QUERY[name]} for name in query]
     if path_parameter:
         parameters.append({"name": path_parameter, "in": "path", "required": True, "schema": {"type": "string"}})
     if parameters:
@@ -341,16 +341,6 @@ def _in_text(*structs: type[msgspec.Struct]) -> Schema:
     return {"type": "string", "contentMediaType": "application/json", "contentSchema": content}
 
 
-_QUERY: dict[str, Schema] = {
-    "limit": {"type": "integer", "minimum": 1, "description": "How many entries a page has at most."},
-    "after": {"type": "string", "description": "The `last_id` of the page before."},
-    "order": {"type": "string", "enum": ["asc", "desc"]},
-    "purpose": {"type": "string", "enum": ["batch", "batch_output"]},
-    "group_by": {"type": "string", "enum": ["day", "hour", "model", "none"]},
-    "start": {"type": "integer", "minimum": 0, "description": "Requests that ended from this Unix time on."},
-    "end": {"type": "integer", "minimum": 0, "description": "Requests that ended before this Unix time."},
-    "key_digest": {"type": "string", "description": "With an operator key: the requests of this API key."},
-}
 _UPLOAD: Schema = {
     "post": _operation(
         "create_file",

@@ -3,7 +3,7 @@
 Generators take a field with a `default` for one that is always there, an enum for words of one type, and an object
 without properties for an empty one. Types that hold null alone are lost. So defaults are left out, and parameters that
 may only be null; words have a type; objects with any fields say so; and of what the server sends, every field that is
-never left out is required.
+never left out is required. Beside them, the schemas of what a query may say.
 """
 
 from inspect import cleandoc
@@ -95,6 +95,16 @@ SENT = (
     ErrorBody,
 )
 _REFERENCE = "#/components/schemas/{name}"
+QUERY: dict[str, Schema] = {  # parameters of lists
+    "limit": {"type": "integer", "minimum": 1, "description": "How many entries a page has at most."},
+    "after": {"type": "string", "description": "The `last_id` of the page before."},
+    "order": {"type": "string", "enum": ["asc", "desc"]},
+    "purpose": {"type": "string", "enum": ["batch", "batch_output"]},
+    "group_by": {"type": "string", "enum": ["day", "hour", "model", "none"]},
+    "start": {"type": "integer", "minimum": 0, "description": "Requests that ended from this Unix time on."},
+    "end": {"type": "integer", "minimum": 0, "description": "Requests that ended before this Unix time."},
+    "key_digest": {"type": "string", "description": "With an operator key: the requests of this API key."},
+}
 
 
 def reference(struct: type[Struct] | str) -> Schema:

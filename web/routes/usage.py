@@ -10,7 +10,7 @@ import msgspec
 from quart_trio.wrappers import TrioResponse as Response
 
 from ...actors.usage import table
-from ...actors.usage.table import Wanted
+from ...actors.usage.table import UsageQuery
 from ...actors.usage.usage import DAY_SECONDS, days_kept, usage_database
 from ...protocol.errors import ApiError
 from ...protocol.usage import GroupBy, UsageList
@@ -45,7 +45,7 @@ def register(app: Application, operators: Keys | None) -> None:
             raise ApiError("invalid_value", "after: only single records have pages (group_by=none).", param="after")
         if not days:
             raise ApiError("not_found", "This server keeps no usage records; start it with --data or --usage-days.")
-        wanted = Wanted(
+        wanted = UsageQuery(
             query.text("key_digest") if everybody else exchange.tenant,
             max(start or 0, now - days * DAY_SECONDS),  # older ones go when others are written
             _LAST if end is None else end,

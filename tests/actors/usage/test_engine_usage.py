@@ -4,6 +4,7 @@ import os
 import random
 import signal
 from collections import Counter
+from functools import partial
 from pathlib import Path
 
 import trio
@@ -18,6 +19,14 @@ from .test_usage import rows
 
 CLIENTS = 60
 TOKENS = 40
+
+
+async def kill_worker(engine: Engine) -> None:
+    """Returns when there is another."""
+    assert engine.ready is not None
+    killed = engine.ready.pid
+    os.kill(killed, signal.SIGKILL)
+    await until(lambda: engine.ready is not None and engine.ready.pid != killed, "a new worker")
 
 
 async def test_records_are_what_the_clients_and_the_counters_say(tmp_path: Path) -> None:
@@ -47,14 +56,9 @@ async def test_records_are_what_the_clients_and_the_counters_say(tmp_path: Path)
             for number, answer in enumerate(answers):
                 leaves_after = rng.choice((0, rng.randrange(1, TOKENS), 10**9))
                 nursery.start_soon(client, engine, number, answer, leaves_after)
-            for tokens in (100, 300):
-                await until(lambda tokens=tokens: seen > tokens, "some text is there")
-                assert engine.ready is not None
-                killed = engine.ready.pid
-                os.kill(killed, signal.SIGKILL)
-                await until(
-                    lambda killed=killed: engine.ready is not None and engine.ready.pid != killed, "a new worker"
-                )
+            for enough in (100, 300):
+                await until(partial(lambda enough: seen > enough, enough), "some text is there")
+                await kill_worker(engine)
         await until_balanced(engine)
         assert engine.scheduler_statistics().totals.worker_losses == 2
     accounts, records = engine.accounts, rows(tmp_path / "usage.sqlite")

@@ -2,6 +2,7 @@
 
 import logging
 import sqlite3
+import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
@@ -16,14 +17,14 @@ from msgspec import structs
 from triolet.actors.database import Database
 from triolet.actors.gateway.history import History
 from triolet.actors.usage import table, usage
-from triolet.actors.usage.table import Wanted
+from triolet.actors.usage.table import UsageQuery
 from triolet.actors.usage.usage import UsageRecords, days_kept
 from triolet.protocol.events import Usage
 from triolet.protocol.settings import EngineSettings, ServeSettings
 from triolet.protocol.usage import UsageRecord, UsageTotal
 
 NOW = 1_800_000_000.0  # Unix time
-EVERYTHING = Wanted(None, 0, NOW * 2)
+EVERYTHING = UsageQuery(None, 0, NOW * 2)
 Made = Callable[..., UsageRecords]
 
 
@@ -52,7 +53,7 @@ def ended(id: str, **changes: Any) -> History:
     return History(**(fields | changes))
 
 
-def rows(file: Path, wanted: Wanted = EVERYTHING) -> list[UsageRecord]:
+def rows(file: Path, wanted: UsageQuery = EVERYTHING) -> list[UsageRecord]:
     with closing(sqlite3.connect(file)) as connection:
         found = table.records(connection, wanted, 10**6).data
     return [row for row in found if isinstance(row, UsageRecord)]
@@ -195,7 +196,7 @@ async def test_a_group_whose_transaction_failed_after_its_end_is_not_written_twi
 
 async def test_old_records_are_forgotten_a_part_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table, "FORGOTTEN_AT_ONCE", 3)
-    monkeypatch.setattr(usage.time, "time", lambda: NOW + 100 + 2 * usage.DAY_SECONDS)
+    monkeypatch.setattr(time, "time", lambda: NOW + 100 + 2 * usage.DAY_SECONDS)
     file, day = tmp_path / "usage.sqlite", float(usage.DAY_SECONDS)
     async with writing(file) as records:
         for number in range(5):
@@ -224,7 +225,7 @@ def test_totals_and_pages_are_those_of_a_loop_over_the_records(data: st.DataObje
     ]
     tenant = data.draw(st.sampled_from([None, "alice"]))
     start, end = (NOW + data.draw(times) for _ in range(2))
-    wanted = Wanted(tenant, start, end)
+    wanted = UsageQuery(tenant, start, end)
     chosen = [h for h in histories if h.tenant in (tenant or h.tenant) and start <= NOW + (h.finished or 0) < end]
     with closing(sqlite3.connect(":memory:")) as connection:
         connection.executescript(table.SCHEMA)

@@ -54,7 +54,7 @@ def digest(key: str) -> str:
 
 
 async def test_nothing_is_made_before_the_first_request_ends(web: Web, tmp_path: Path) -> None:
-    empty = {"object": "list", "data": [], "first_id": None, "last_id": None, "has_more": False}
+    empty: dict[str, Any] = {"object": "list", "data": [], "first_id": None, "last_id": None, "has_more": False}
     assert await usage(web) == await usage(web, group_by="none") == empty
     assert not (tmp_path / "data").exists()
 
@@ -112,7 +112,7 @@ async def test_a_client_that_leaves_and_one_that_is_refused(web: Web, scripts: S
 async def test_pages_of_records(web: Web) -> None:
     for number in range(5):
         await ask(web, **{"X-Request-Id": str(number)})
-    names, after = list[str](), {}
+    names, after = list[str](), dict[str, str]()
     for left in (3, 1, 0):
         page = await usage(web, group_by="none", limit=2, **after)
         names += [record["request_id"] for record in page["data"]]
