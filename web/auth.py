@@ -4,8 +4,8 @@ The key is checked for every route but the few that `OPEN` names, by the matched
 a path that matches nothing is refused as well, so odd spellings of a path show nothing. Keys are compared as digests in
 constant time. A key's digest is also the tenant: whose prefix cache and whose share of the engine a request uses.
 
-With operator keys, what shows the whole server asks for one of these instead. They open nothing else, so that a key in
-the configuration of a metrics collector cannot generate.
+With operator keys, what shows the whole server asks for one of these instead, and of what shows a key its own (`BOTH`)
+they show everybody's. They open nothing else, so that a key in the configuration of a metrics collector cannot generate.
 """
 
 import hmac
@@ -23,7 +23,7 @@ _MODELS = ("load_model", "unload_model", "alias_model")
 OPERATORS = frozenset(
     {"metrics", "ledger", "load_adapter", "unload_adapter", *_MODELS}
 )  # and the dashboard's WebSocket
-BOTH = frozenset({"usage"})  # an API key's own, and everybody's for an operator key
+BOTH = frozenset({"usage"})
 KEY_IN_QUERY = frozenset({"api_key", "apikey", "key", "token", "access_token", "authorization"})
 
 

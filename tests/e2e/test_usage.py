@@ -51,6 +51,7 @@ def test_a_stop_writes_what_has_ended_and_every_line_of_a_batch_counts_once(
             assert time.monotonic() < until
         totals = client.get(f"{server.url}/v1/usage").json()["data"]
         assert [total["key_digest"] for total in totals] == [""]
+        assert 'triolet_usage_records_total{result="lost"} 0.0' in client.get(f"{server.url}/metrics").text
         chat(server.url, "last")  # its record waits for its group when SIGTERM comes
     expected = [*(f"before-{number}" for number in range(5)), *(f"{id}-{line}" for line in (1, 2, 3)), "last"]
     assert names(data) == Counter(expected)
