@@ -64,13 +64,17 @@ async def writing(file: Path, days: int = 10_000, pages: int | None = None) -> A
     """Records on their way to `file` for the length of a block, and at its end. The disk has room for so many pages."""
     schema = table.SCHEMA if pages is None else f"{table.SCHEMA} PRAGMA max_page_count = {pages};"
     records = UsageRecords(Database(file, schema), days)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(records.run)
+    with trio.CancelScope() as server:
         try:
-            yield records
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(records.run)
+                try:
+                    yield records
+                finally:
+                    nursery.cancel_scope.cancel()
         finally:
-            nursery.cancel_scope.cancel()
-    await records.end()
+            server.cancel()  # the end comes while all else is cancelled
+            await records.end()
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -126,6 +130,27 @@ async def test_the_end_writes_what_is_left(tmp_path: Path, written: int) -> None
             records.note(ended(str(number)))
     assert records.counts == {"written": written + 5, "lost": 0}
     assert len(rows(tmp_path / "usage.sqlite")) == written + 5
+
+
+async def test_a_stop_in_the_middle_of_a_transaction_neither_loses_nor_repeats_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put, puts = table.put, 0
+
+    def be_stopped(connection: sqlite3.Connection, *group: Any) -> int:
+        nonlocal puts
+        puts += 1
+        trio.from_thread.run_sync(server.cancel)
+        return put(connection, *group)
+
+    monkeypatch.setattr(table, "put", be_stopped)
+    records = UsageRecords(Database(tmp_path / "usage.sqlite", table.SCHEMA), 10_000)
+    with trio.CancelScope() as server:
+        records.note(ended("a"))
+        await records.run()
+    await records.end()
+    assert (puts, records.counts) == (1, {"written": 1, "lost": 0})
+    assert [row.id for row in rows(tmp_path / "usage.sqlite")] == ["a"]
 
 
 async def test_two_processes_write_at_once(tmp_path: Path) -> None:
@@ -191,6 +216,7 @@ async def test_a_group_whose_transaction_failed_after_its_end_is_not_written_twi
         records.note(ended("b"))
         await until(lambda: tries == 1)
     assert tries == 2
+    assert records.counts == {"written": 0, "lost": 0}  # nobody knows who wrote them
     assert [row.id for row in rows(tmp_path / "usage.sqlite")] == ["b", "a"]
 
 
