@@ -4,8 +4,9 @@ The key is checked for every route but the few that `OPEN` names, by the matched
 a path that matches nothing is refused as well, so odd spellings of a path show nothing. Keys are compared as digests in
 constant time. A key's digest is also the tenant: whose prefix cache and whose share of the engine a request uses.
 
-With operator keys, what shows the whole server asks for one of these instead, and of what shows a key its own (`BOTH`)
-they show everybody's. They open nothing else, so that a key in the configuration of a metrics collector cannot generate.
+With operator keys, what shows the whole server asks for one of these instead, and what shows a key its own (`BOTH`)
+shows them everybody's. They open nothing else, so that a key in the configuration of a metrics collector cannot
+generate.
 """
 
 import hmac
