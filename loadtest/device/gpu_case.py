@@ -20,7 +20,7 @@ Status = Literal["right", "target", "floor", "missed", "measured", "wrong", "fai
 BAD: frozenset[Status] = frozenset({"wrong", "failed", "crashed"})
 NEEDS_DEVICE = "needs a GPU"
 HERE = "triolet.loadtest.device"
-CHECKED = ("gpu_attention", "gpu_gemm", "gpu_experts", "gpu_rows", "gpu_sampling", "gpu_step_inputs")
+CHECKED = ("gpu_attention", "gpu_gemm", "gpu_experts", "gpu_rows", "gpu_rope", "gpu_sampling", "gpu_step_inputs")
 TIMED = ("gpu_attention_times", "gpu_gemm_times", "gpu_experts", "gpu_rows_times", "gpu_sampling")
 # In this order: what is wrong need not be fast, and every fraction needs its limit. A part's files come in stages: a
 # wrong kernel should name itself before a model shows it, and FlexAttention compiles longest.

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
+import itertools
 import sys
 import tempfile
 from collections.abc import Generator
@@ -19,6 +20,7 @@ import torch
 from triolet.loadtest.device.gpu_case import Figures, Wrong
 
 Tensor = torch.Tensor
+_numbers = itertools.count()  # a fault may be planted in a kernel that has one
 
 
 def drawn(seed: int, *shape: int) -> Tensor:
@@ -53,14 +55,17 @@ def no_worse(found: Tensor, plain: Tensor, exact: Tensor) -> Figures:
 
 
 @contextmanager
-def fault(module: ModuleType, name: str, old: str, new: str) -> Generator[None]:
-    """While it lasts, `module.name` is its kernel with `old` replaced by `new` in the source."""
+def fault(module: ModuleType, name: str, old: str, new: str, *users: ModuleType) -> Generator[None]:
+    """While it lasts, `module.name`, and that of `users`, is its kernel with `old` replaced by `new` in the source.
+
+    Functions that it calls are the originals, and so are those that other modules call by its name.
+    """
     kernel = getattr(module, name)
     source = inspect.getsource(kernel.fn)
     if source.count(old) != 1:
         raise ValueError(f"{old!r} occurs {source.count(old)} times in {name}: the planted fault needs a new place")
     with tempfile.TemporaryDirectory() as folder:
-        title = f"planted_{name}"
+        title = f"planted_{name}_{next(_numbers)}"
         file = Path(folder) / f"{title}.py"
         # The kernel sees what its own module sees, private names included.
         lead = f"import sys\nglobals().update({{k: v for k, v in vars(sys.modules[{kernel.fn.__module__!r}]).items() "
@@ -70,9 +75,11 @@ def fault(module: ModuleType, name: str, old: str, new: str) -> Generator[None]:
         assert spec.loader is not None
         sys.modules[title] = planted = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(planted)
-        setattr(module, name, getattr(planted, name))
         try:
+            for user in (module, *users):
+                setattr(user, name, getattr(planted, name))
             yield
         finally:
-            setattr(module, name, kernel)
+            for user in (module, *users):
+                setattr(user, name, kernel)
             del sys.modules[title]

@@ -24,7 +24,8 @@ FIRST: dict[str, tuple[str, ...]] = {
     "gpu_attention": ("attention bf16", "attention by TMA", "attention latent"),
     "gpu_gemm": ("gemm w4", "gemm w8", "gemm int8", "gemm fp8", "gemm bf16", "gemm logits"),
     "gpu_experts": ("experts route", "experts group", "experts bf16", "experts w4", "experts combine"),
-    "gpu_rows": ("rms_norm", "layer_norm", "silu_mul", "gather", "rope", "caps of logits"),
+    "gpu_rows": ("rms_norm", "layer_norm", "silu_mul", "quantise", "gather", "caps of logits"),
+    "gpu_rope": ("rope",),
     "gpu_sampling": ("sampling",),
     "gpu_step_inputs": ("step inputs",),
 }

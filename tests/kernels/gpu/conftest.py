@@ -9,6 +9,7 @@ import sys
 from typing import Any
 
 import pytest
+import torch
 from filelock import FileLock
 
 # In processes of its own, because those of the tests interpret.
@@ -30,3 +31,9 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> list[Compiled]:
             assert file.exists(), done.stderr
     found: list[Compiled] = json.loads(file.read_text())
     return found
+
+
+@pytest.fixture(autouse=True)
+def _drawn_alike() -> None:
+    """As before every case of the GPU suite, whose checks are used here."""
+    torch.manual_seed(0)

@@ -1,40 +1,30 @@
-"""Soft caps and factors of logits on the GPU against float64; planted faults fail."""
+"""Soft caps and factors of logits on the GPU: the suite's check; planted faults fail."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import pytest
 import torch
 
 from triolet.kernels.logit_cap import gpu
-from triolet.kernels.logit_cap.reference import logit_cap_reference
+from triolet.loadtest.device.gpu_case import Wrong
+from triolet.loadtest.device.gpu_check import fault
+from triolet.loadtest.device.gpu_rows import check_caps
 
-from .mutants import mutated
+from .cases import MACHINE
 
 SIZE = gpu.TILE + 30
 
 
-def check(factor: float, cap: float | None) -> None:
-    logits = torch.randn(2, SIZE, generator=torch.Generator().manual_seed(3)) * 20
-    logits[0, :2] = torch.tensor([1e30, -1e30])
-    expected = torch.from_numpy(logit_cap_reference(logits.numpy(), factor, cap))
-    gpu.cap_logits(logits, factor, cap)
-    assert bool(((logits.double() - expected).abs() <= 1e-6 * (expected.abs() + (cap or 0.0))).all())
-
-
-@pytest.mark.parametrize(("factor", "cap"), [(1.0, 30.0), (0.3, None), (0.5, 6.0)])
-def test_logits(factor: float, cap: float | None) -> None:
-    check(factor, cap)
+def test_logits() -> None:
+    check_caps(2, SIZE, MACHINE)
 
 
 @pytest.mark.parametrize(
     ("old", "new"), [(" * factor", ""), ("2.0 * value / cap", "value / cap"), ("* SIZE", "* TILE")]
 )
-def test_planted_faults_fail(old: str, new: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu, "cap_kernel", mutated(gpu.cap_kernel, old, new, tmp_path))
-    with pytest.raises(AssertionError):
-        check(0.5, 6.0)
+def test_planted_faults_fail(old: str, new: str) -> None:
+    with fault(gpu, "cap_kernel", old, new), pytest.raises(Wrong):
+        check_caps(2, SIZE, MACHINE)
 
 
 def test_other_numbers_are_refused() -> None:
