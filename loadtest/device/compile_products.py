@@ -11,22 +11,13 @@ import torch
 
 from triolet.kernels.gemm.gpu_launch import gemm
 from triolet.kernels.gemm.gpu_table import PLAIN, STRICT, TABLES, Few, Launch, Library, LinearFormat
-from triolet.kernels.gemm.gpu_weights import (
-    PackedLinear,
-    pack_bf16,
-    pack_fp8,
-    pack_fp32,
-    pack_w4,
-    pack_w8,
-    pack_w8a8,
-    quantise_fp8,
-    quantise_w4,
-)
 from triolet.kernels.gpu.table import E4M3_CAPABILITY, Table
 from triolet.kernels.quantise.gpu import GROUP
+from triolet.loadtest.device.gpu_gemm import weight_of
 
 Tensor = torch.Tensor
 BF16, INT8, FP8, FLOAT, INT = torch.bfloat16, torch.int8, torch.float8_e4m3fn, torch.float32, torch.int32
+ACTIVATIONS = {"w8a8": INT8, "fp8": FP8, "fp32": FLOAT}
 EVEN, UNEVEN = 4096, 4128  # inputs of a product: a multiple of every tile, and of 32 alone
 ONE_TILE, SOME_TILES, MANY_TILES = 128, 100 * 128, 65_536  # outputs: K is split in many parts, in two, in one
 
@@ -70,10 +61,8 @@ def _multiply(kind: LinearFormat, capability: int) -> None:
                 out: torch.dtype = BF16, rows: int = rows, strict: bool = strict,
             ) -> None:  # fmt: skip
                 """A launch with operands of this kind; what is `added` is "bias", "residual" or both."""
-                weight, x = (
-                    _packed(kind, n, k, group, zeros=zeros),
-                    shaped(rows, k, dtype=_ACTIVATIONS.get(kind, BF16)),
-                )
+                weight = weight_of(kind, shaped(n, k), group, zeros=zeros, blocks=group > 0)
+                x = shaped(rows, k, dtype=ACTIVATIONS.get(kind, BF16))
                 scales = scales_of(rows, x.dtype, k // GROUP if group else 1)
                 more = {"bias": shaped(n), "residual": shaped(rows, n)}
                 gemm(
@@ -113,23 +102,3 @@ def _multiply(kind: LinearFormat, capability: int) -> None:
                 product(ONE_TILE, EVEN, added=("residual",))
                 if kind == "fp8" and capability >= 90:
                     product(ONE_TILE, EVEN, group=128, added=("residual",))
-
-
-_ACTIVATIONS = {"w8a8": INT8, "fp8": FP8, "fp32": FLOAT}
-
-
-def _packed(kind: LinearFormat, n: int, k: int, group: int, *, zeros: bool) -> PackedLinear:
-    weight = shaped(n, k)
-    match kind:
-        case "w4a16":
-            return pack_w4(*quantise_w4(weight, group, symmetric=not zeros), group)
-        case "w8a16":
-            return pack_w8(weight)
-        case "w8a8":
-            return pack_w8a8(weight)
-        case "fp8":
-            return pack_fp8(*quantise_fp8(weight, *((128, 128) if group else (1, 0))))
-        case "bf16":
-            return pack_bf16(weight)
-        case "fp32":
-            return pack_fp32(weight)

@@ -13,10 +13,12 @@ import torch
 
 from triolet.kernels.gemm import gpu_launch, gpu_launch_packed, gpu_packed
 from triolet.kernels.gemm.gpu_reference import dequantised, dequantised_w4, gemm_reference
+from triolet.kernels.gemm.gpu_table import LinearFormat
 from triolet.kernels.gemm.gpu_weights import (
     PackedLinear,
     pack_bf16,
     pack_fp8,
+    pack_fp32,
     pack_w4,
     pack_w8,
     pack_w8a8,
@@ -25,7 +27,7 @@ from triolet.kernels.gemm.gpu_weights import (
     quantise_w4,
 )
 from triolet.loadtest.device.gpu_case import Figures, GpuCase, GpuMachine, check, planted
-from triolet.loadtest.device.gpu_check import drawn, equal, fault, no_worse, within
+from triolet.loadtest.device.gpu_check import drawn, equal, fault, no_worse, require, within
 from triolet.loadtest.device.random_stored import LAYOUTS, held
 from triolet.models.gpu.stored import format_of, pack_stored
 
@@ -37,6 +39,52 @@ FP8_SCALES = {"tensor": ((0, 0), (0, 0)), "channel": ((1, 0), (1, 0)), "block": 
 def uneven(rows: int, k: int) -> Tensor:
     """Rows of very different sizes: a scale of the wrong row shows."""
     return drawn(1, rows, k) * torch.linspace(0.1, 9, rows)[:, None]
+
+
+def rows_among_nan(rows: int, k: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
+    """x whose rows are followed by NaN in memory: a read behind the last column shows."""
+    wide = torch.full((rows, k + 128), torch.nan, dtype=dtype)
+    wide[:, :k] = drawn(1, rows, k)
+    return wide[:, :k]
+
+
+def fresh_workspace(size: int) -> Tensor:
+    """NaN behind counters that are 0."""
+    workspace = torch.full((size,), 255, dtype=torch.uint8)
+    workspace[: gpu_launch.COUNTER_BYTES] = 0
+    return workspace
+
+
+def weight_of(
+    kind: LinearFormat, values: Tensor, group: int = 128, *, zeros: bool = True, blocks: bool = False
+) -> PackedLinear:
+    """`group` and `zeros` of 4-bit weights; float8 has a scale of each channel, or of `blocks`."""
+    match kind:
+        case "w4a16":
+            return pack_w4(*quantise_w4(values, group, symmetric=not zeros), group)
+        case "w8a16":
+            return pack_w8(values)
+        case "w8a8":
+            return pack_w8a8(values)
+        case "fp8":
+            return pack_fp8(*quantise_fp8(values, *((128, 128) if blocks else (1, 0))))
+        case "bf16":
+            return pack_bf16(values)
+        case "fp32":
+            return pack_fp32(values)
+
+
+def inputs_of(kind: LinearFormat, x: Tensor) -> tuple[Tensor, Tensor | None]:
+    """x, and its scales where the format has some."""
+    match kind:
+        case "w8a8":
+            return quantise_int8(x)
+        case "fp8":
+            return quantise_fp8(x, 1, 0)
+        case "fp32":
+            return x, None
+        case _:
+            return x.bfloat16(), None
 
 
 def extras(m: int, n: int) -> dict[str, Tensor]:
@@ -52,18 +100,20 @@ def w8(values: Tensor) -> tuple[PackedLinear, Tensor]:
     return pack_w8(values), dequantised(*quantise_int8(values))
 
 
+def unwritten(m: int, n: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
+    """NaN, where nobody writes."""
+    return torch.full((m, n), torch.nan, dtype=dtype)
+
+
 def check_packed(
     pack: Callable[[Tensor], tuple[PackedLinear, Tensor]], strict: bool, shape: Shape, machine: GpuMachine
 ) -> Figures:
     """4-bit or 8-bit weights; the workspace is NaN behind its counters, and NaN follows every row of x in memory."""
     m, n, k = shape
     weight, meant = pack(drawn(2, n, k) + 0.3)
-    x = torch.full((m, k + 128), torch.nan, dtype=torch.bfloat16)[:, :k]
-    x[:] = drawn(1, m, k)
-    size = gpu_launch.workspace_bytes(weight, m, machine.capability, strict)
-    more, workspace = extras(m, n), torch.full((size,), 255, dtype=torch.uint8)
-    workspace[: gpu_launch.COUNTER_BYTES] = 0
-    out = gpu_launch.gemm(x, weight, capability=machine.capability, workspace=workspace, strict=strict, **more)
+    x, more, out = rows_among_nan(m, k), extras(m, n), unwritten(m, n)
+    workspace = fresh_workspace(gpu_launch.workspace_bytes(weight, m, machine.capability, strict))
+    gpu_launch.gemm(x, weight, capability=machine.capability, out=out, workspace=workspace, strict=strict, **more)
     plain = x @ meant.bfloat16().T + more["bias"] + more["residual"]
     return no_worse(out, plain, gemm_reference(x, meant, **more))
 
@@ -108,11 +158,13 @@ def check_int8(strict: bool, shape: Shape, machine: GpuMachine) -> Figures:
 
 
 def check_fp8(scales: str, strict: bool, shape: Shape, machine: GpuMachine) -> Figures:
+    """Blocks of 128 columns differ in size, too: a scale of another block shows."""
     machine.need_float8()
     m, n, k = shape
     of_x, of_weight = FP8_SCALES[scales]
-    weight, more = pack_fp8(*quantise_fp8(uneven(n, k), *of_weight)), extras(m, n)
-    x, x_scales = quantise_fp8(uneven(m, k), *of_x)
+    sizes = (1.0 + torch.arange(k) // 128)[None, :]
+    weight, more = pack_fp8(*quantise_fp8(uneven(n, k) * sizes, *of_weight)), extras(m, n)
+    x, x_scales = quantise_fp8(uneven(m, k) / sizes, *of_x)
     assert weight.scales is not None
     out = gpu_launch.gemm(x, weight, x_scales, capability=machine.capability, strict=strict, **more)
     meant = dequantised(x, x_scales), dequantised(weight.weight, weight.scales)
@@ -123,20 +175,28 @@ def check_fp8(scales: str, strict: bool, shape: Shape, machine: GpuMachine) -> F
 def check_bf16(strict: bool, shape: Shape, machine: GpuMachine) -> Figures:
     m, n, k = shape
     weight, x, more = pack_bf16(uneven(n, k)), uneven(m, k).bfloat16(), extras(m, n)
-    out = gpu_launch.gemm(x, weight, capability=machine.capability, strict=strict, **more)
+    out = gpu_launch.gemm(x, weight, capability=machine.capability, out=unwritten(m, n), strict=strict, **more)
     plain = x @ weight.weight.T + more["bias"] + more["residual"]
     return no_worse(out, plain, gemm_reference(x, weight.weight, **more))
 
 
-def check_logits(strict: bool, shape: Shape, machine: GpuMachine) -> Figures:
-    """bfloat16 operands whose sums are kept as float32: the head. Only the order of sums is free."""
+def check_float32(kind: LinearFormat, strict: bool, shape: Shape, machine: GpuMachine) -> Figures:
+    """Sums that are kept as float32: those of the head, whose operands are bfloat16, and all of a model in float32."""
     m, n, k = shape
-    weight, x = pack_bf16(uneven(n, k)), uneven(m, k).bfloat16()
-    out = torch.full((m, n), torch.nan, dtype=torch.float32)
-    gpu_launch.gemm(x, weight, capability=machine.capability, out=out, strict=strict)
-    exact = gemm_reference(x, weight.weight, None, None)
-    allowed = 2 * k * 2.0**-24 * (x.double().abs() @ weight.weight.double().abs().T)
-    return {"error": within(out, exact, allowed, "a logit"), "allowed": float(allowed.max())}
+    weight, (x, _) = weight_of(kind, uneven(n, k)), inputs_of(kind, uneven(m, k))
+    out = unwritten(m, n, torch.float32)
+    found = gpu_launch.gemm(x, weight, capability=machine.capability, out=out, strict=strict)
+    require(found is out, "the sums are elsewhere")
+    return float32_sums(out, x, weight)
+
+
+def float32_sums(out: Tensor, x: Tensor, weight: PackedLinear) -> Figures:
+    """Only their order is free."""
+    exact = gemm_reference(x, weight.weight)
+    allowed = weight.k * 2.0**-24 * gemm_reference(x.abs(), weight.weight.abs())  # each of K - 1 holds at most that
+    rounded = (out.bfloat16().double() - exact).abs()
+    require(bool((rounded > 10 * allowed).any()), "this check would not notice sums in bfloat16")
+    return {"error": within(out, exact, allowed, "a sum"), "allowed": float(allowed.max())}
 
 
 EITHER: dict[str, Callable[[bool, Shape, GpuMachine], Figures]] = {  # strict or not
@@ -148,7 +208,8 @@ EITHER: dict[str, Callable[[bool, Shape, GpuMachine], Figures]] = {  # strict or
     "int8": check_int8,
     **{f"fp8 by {scales}": partial(check_fp8, scales) for scales in FP8_SCALES},
     "bf16": check_bf16,
-    "logits": check_logits,
+    "logits": partial(check_float32, "bf16"),
+    "fp32": partial(check_float32, "fp32"),
 }
 STORED = ("Q4_0", "Q4_1", "Q4_K", "AWQ", "Q8_0", "Q6_K", "MXFP4")
 

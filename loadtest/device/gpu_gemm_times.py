@@ -14,20 +14,10 @@ import torch
 
 from triolet.kernels.gemm import gpu_launch
 from triolet.kernels.gemm.gpu_table import LinearFormat
-from triolet.kernels.gemm.gpu_weights import (
-    PackedLinear,
-    pack_bf16,
-    pack_fp8,
-    pack_fp32,
-    pack_w4,
-    pack_w8,
-    pack_w8a8,
-    quantise_fp8,
-    quantise_int8,
-    quantise_w4,
-)
+from triolet.kernels.gemm.gpu_weights import PackedLinear, quantise_w4
 from triolet.loadtest.device.gpu_case import Figures, Goal, GpuCase, GpuMachine, Skip
 from triolet.loadtest.device.gpu_check import drawn
+from triolet.loadtest.device.gpu_gemm import inputs_of, weight_of
 from triolet.loadtest.device.gpu_timing import Works, beside, microseconds, rival
 
 Tensor = torch.Tensor
@@ -39,41 +29,11 @@ GEMLITE_ROWS = (1, 16, 64, 1024)
 LIKE = 0.05  # of the largest value: a rival that computes something else is not timed
 
 
-def weight_of(kind: LinearFormat, n: int, k: int) -> PackedLinear:
-    values = drawn(2, n, k)
-    match kind:
-        case "w4a16":
-            integers, scales, zeros = quantise_w4(values, 128, symmetric=False)
-            return pack_w4(integers, scales, zeros, 128)
-        case "w8a16":
-            return pack_w8(values)
-        case "w8a8":
-            return pack_w8a8(values)
-        case "fp8":
-            return pack_fp8(*quantise_fp8(values, 1, 0))
-        case "bf16":
-            return pack_bf16(values)
-        case "fp32":
-            return pack_fp32(values)
-
-
-def inputs_of(kind: LinearFormat, m: int, k: int) -> tuple[Tensor, Tensor | None]:
-    """x, and its scales where the format has some."""
-    x = drawn(1, m, k)
-    match kind:
-        case "w8a8":
-            return quantise_int8(x)
-        case "fp8":
-            return quantise_fp8(x, 1, 0)
-        case _:
-            return x.bfloat16(), None
-
-
 def time_gemm(kind: LinearFormat, m: int, n: int, k: int, machine: GpuMachine) -> Figures:
     """The rate of arithmetic, and the share of the bandwidth that the weights alone take; beside torch's GEMMs."""
     if kind == "fp8":
         machine.need_float8()
-    weight, (x, x_scales) = weight_of(kind, n, k), inputs_of(kind, m, k)
+    weight, (x, x_scales) = weight_of(kind, drawn(2, n, k)), inputs_of(kind, drawn(1, m, k))
     out = torch.empty(m, n, dtype=torch.bfloat16)
     space = torch.zeros(gpu_launch.workspace_bytes(weight, m, machine.capability), dtype=torch.uint8)
     time = microseconds(

@@ -22,7 +22,9 @@ from triolet.kernels.rope import gpu as rope_gpu
 from triolet.kernels.sampling import gpu_buffers
 from triolet.loadtest.device.gpu_attention_times import EVEN, LLAMA, PROMPT
 from triolet.loadtest.device.gpu_case import GpuCase, GpuMachine
-from triolet.loadtest.device.gpu_gemm_times import SHAPES, inputs_of, weight_of
+from triolet.loadtest.device.gpu_check import drawn
+from triolet.loadtest.device.gpu_gemm import inputs_of, weight_of
+from triolet.loadtest.device.gpu_gemm_times import SHAPES
 from triolet.loadtest.device.gpu_ragged import Form, Ragged
 from triolet.loadtest.device.gpu_rows_times import (
     GATED,
@@ -69,8 +71,8 @@ def products(kind: LinearFormat, rows: int, shapes: tuple[tuple[int, int], ...],
     """Of all shapes together, so that one does not decide."""
     if kind == "fp8":
         machine.need_float8()
-    weights = [weight_of(kind, n, k) for n, k in shapes]
-    inputs = {k: inputs_of(kind, rows, k) for _, k in shapes}
+    weights = [weight_of(kind, drawn(2, n, k)) for n, k in shapes]
+    inputs = {k: inputs_of(kind, drawn(1, rows, k)) for _, k in shapes}
     launch: Launch = launch_for(kind, machine.capability, rows, False)
     table = TABLES[kind][max(known for known in TABLES[kind] if known <= machine.capability)]
 

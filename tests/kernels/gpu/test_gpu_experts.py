@@ -1,9 +1,8 @@
-"""The grouped product and the weighted sum against a loop over experts, in every weight format."""
+"""The grouped product and the weighted sum in every weight format: the GPU suite's checks; planted faults fail."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,57 +11,41 @@ import torch
 from triolet.kernels.experts import gpu_launch, gpu_products
 from triolet.kernels.experts.gpu_launch import combine, multiply_experts
 from triolet.kernels.experts.gpu_table import STRICT, TABLES, launch_for
-from triolet.kernels.gemm.gpu_reference import dequantised
 from triolet.kernels.gemm.gpu_table import Few
-from triolet.kernels.gemm.gpu_weights import quantise_fp8
+from triolet.loadtest.device.gpu_case import Wrong
+from triolet.loadtest.device.gpu_check import fault
+from triolet.loadtest.device.gpu_experts import FORMATS, Stack, check_product, check_sum, choices, product, stack
+from triolet.loadtest.device.gpu_gemm import inputs_of, rows_among_nan
 
-from .expert_cases import CHOSEN, EXPERTS, K, N, choices, naive, product, results_of, stack
-from .gemm_cases import assert_as_good, drawn, rows_among_nan
-from .mutants import mutated
+from .cases import MACHINE
 
 Tensor = torch.Tensor
-FORMATS = ("bf16", "w8a16", "w4a16", "w4a16 zeros", "fp8", "fp32")
+EXPERTS, CHOSEN, N, K = 6, 2, 72, 96
+SHAPE, STORED_SHAPE = (EXPERTS, N, K), (EXPERTS, N, 256)
 # As checkpoints store them: the scales of each kind, with minima and without.
 STORED = ("Q4_K", "Q4_1", "AWQ", "Q8_0", "Q6_K")
-STORED_K = 256
 
 
-def row_of_table(kind: str, tokens: int, capability: int = 90) -> Few:
-    return launch_for(stack(kind, 8, STORED_K).packed.format, capability, tokens * CHOSEN, EXPERTS, strict=False)
-
-
-def check_product(
-    kind: str = "bf16", tokens: int = 9, *, k: int = K, chosen: Tensor | None = None, of_entries: bool = False,
-    biased: bool = True, launch: Few | None = None,
-) -> None:  # fmt: skip
-    stacked, chosen = stack(kind, k=k), choices(tokens) if chosen is None else chosen
-    x, scales = rows_among_nan(tokens * (CHOSEN if of_entries else 1), k, results_of(kind)), None
-    meant = x
-    if kind == "fp8":
-        x, scales = quantise_fp8(x, 1, 0)
-        meant = dequantised(x.float(), scales)
-    out = product(stacked, x, chosen, launch or row_of_table(kind, tokens), x_scales=scales, biased=biased)
-    assert_as_good(out, *naive(stacked, meant, chosen, biased=biased))
+def launch_of(stacked: Stack, tokens: int) -> Few:
+    return launch_for(stacked.packed.format, 90, tokens * CHOSEN, EXPERTS, strict=False)
 
 
 @pytest.mark.parametrize("of_entries", [False, True], ids=["of tokens", "of entries"])
 @pytest.mark.parametrize("kind", FORMATS)
 def test_the_product_is_that_of_a_loop_over_experts(kind: str, of_entries: bool) -> None:
-    check_product(kind, of_entries=of_entries, biased=not of_entries)
+    check_product(kind, 9, SHAPE, MACHINE, of_entries=of_entries, biased=not of_entries)
 
 
 @pytest.mark.parametrize("kind", FORMATS)
 def test_one_token_reads_its_experts_alone(kind: str) -> None:
     """What nobody chose is NaN, and so would be what it touched."""
-    stacked, chosen = stack(kind), torch.tensor([[4, 1]], dtype=torch.int32)
-    x, scales = rows_among_nan(1, K, results_of(kind)), None
-    if kind == "fp8":
-        x, scales = quantise_fp8(x, 1, 0)
-    expected = product(stacked, x, chosen, row_of_table(kind, 1), x_scales=scales)
+    stacked, chosen = stack(kind, *SHAPE), torch.tensor([[4, 1]], dtype=torch.int32)
+    x, scales = inputs_of(stacked.packed.format, rows_among_nan(1, K, stacked.bias.dtype))
+    expected = product(stacked, x, chosen, launch_of(stacked, 1), scales)
     for expert in set(range(EXPERTS)) - {1, 4}:
         for tensor in stacked.packed.tensors.values():
             tensor[expert].view(torch.uint8).fill_(0xFF)
-    assert torch.equal(product(stacked, x, chosen, row_of_table(kind, 1), x_scales=scales), expected)
+    assert torch.equal(product(stacked, x, chosen, launch_of(stacked, 1), scales), expected)
     assert expected.isfinite().all()
 
 
@@ -70,25 +53,17 @@ def test_one_token_reads_its_experts_alone(kind: str) -> None:
 @pytest.mark.parametrize("row", range(4))
 def test_every_row_of_the_tables(kind: str, row: int) -> None:
     """With an expert that takes most tokens, over a block of 16 at least, and K that is no multiple of a tile."""
-    table = TABLES[stack(kind, 8, 32).packed.format]
+    table = TABLES[stack(kind, 1, 8, 32).packed.format]
     rows = table[max(table)]
     if row < len(rows):
-        check_product(kind, 20, k=160, chosen=crowded(), launch=rows[row].launch)
-
-
-def crowded() -> Tensor:
-    """Of 20 tokens."""
-    chosen = choices(20)
-    chosen[:, 0] = 2
-    chosen[:, 1] = torch.where(chosen[:, 1] == 2, 0, chosen[:, 1])
-    return chosen
+        check_product(kind, 40, (EXPERTS, N, 160), MACHINE, launch=rows[row].launch)
 
 
 @pytest.mark.parametrize("row", [0, 1, 3], ids=["few", "scaled behind", "scaled before"])
 @pytest.mark.parametrize("kind", STORED)
 def test_experts_as_checkpoints_store_them(kind: str, row: int) -> None:
-    rows = TABLES[stack(kind, 8, STORED_K).packed.format][90]
-    check_product(kind, 20, k=STORED_K, chosen=crowded(), launch=rows[row].launch)
+    launch = TABLES[stack(kind, 1, 8, 256).packed.format][90][row].launch
+    check_product(kind, 40, STORED_SHAPE, MACHINE, launch=launch)
 
 
 @pytest.mark.parametrize("table", [TABLES, STRICT], ids=["tables", "strict"])
@@ -102,23 +77,19 @@ def test_formats_that_may_meet_in_a_layer_have_the_same_blocks(table: Any) -> No
         assert len(blocks) == 1
 
 
-def test_padding_has_no_entry() -> None:
-    chosen = choices(9)
-    chosen[6:] = EXPERTS
-    check_product(chosen=chosen)
-    check_product(chosen=torch.full_like(chosen, EXPERTS))
+def test_padding_alone_has_no_entry() -> None:
+    check_product("bf16", 9, SHAPE, MACHINE, picks=torch.full((9, CHOSEN), EXPERTS).int())
 
 
 @pytest.mark.parametrize("kind", FORMATS)
 def test_strict_results_are_the_same_bits_among_any_others(kind: str) -> None:
-    stacked, chosen, x = stack(kind), choices(33), rows_among_nan(33, K, results_of(kind))
+    stacked, chosen = stack(kind, *SHAPE), choices(33, EXPERTS, CHOSEN)
+    x = rows_among_nan(33, K, stacked.bias.dtype)
     launch = launch_for(stacked.packed.format, 90, 33, EXPERTS, strict=True)
 
     def results(tokens: list[int]) -> Tensor:
-        values, scales = x[tokens], None
-        if kind == "fp8":
-            values, scales = quantise_fp8(values, 1, 0)
-        return product(stacked, values, chosen[tokens], launch, x_scales=scales).view(len(tokens), CHOSEN, -1)
+        values, scales = inputs_of(stacked.packed.format, x[tokens])
+        return product(stacked, values, chosen[tokens], launch, scales).view(len(tokens), CHOSEN, -1)
 
     whole = results(list(range(33)))
     assert launch_for(stacked.packed.format, 90, 5, EXPERTS, strict=True) is launch
@@ -126,82 +97,53 @@ def test_strict_results_are_the_same_bits_among_any_others(kind: str) -> None:
         assert torch.equal(results(tokens), whole[tokens])
 
 
-def check_sum(*, shared: bool = True, tokens: int = 3, size: int = 40) -> None:
-    results = drawn(1, tokens * CHOSEN, size).bfloat16()
-    weights, beside = drawn(2, tokens, CHOSEN + 1), drawn(3, tokens, size).bfloat16()
-    out = torch.full((tokens, size), torch.nan, dtype=torch.bfloat16)
-    combine(results, weights, beside if shared else None, out)
-    parts = results.view(tokens, CHOSEN, size)
-    plain = torch.zeros(tokens, size, dtype=torch.bfloat16)
-    exact = torch.zeros(tokens, size, dtype=torch.float64)
-    for place in range(CHOSEN):
-        plain += parts[:, place] * weights[:, place, None].bfloat16()
-        exact += parts[:, place].double() * weights[:, place, None].double()
-    if shared:
-        plain += beside * weights[:, -1:].bfloat16()
-        exact += beside.double() * weights[:, -1:].double()
-    assert_as_good(out, plain, exact)
-
-
 @pytest.mark.parametrize("shared", [False, True])
 def test_the_sum_is_weighted(shared: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu_launch, "COMBINE_BLOCK", 16)
-    check_sum(shared=shared)
+    check_sum(3, CHOSEN, 40, MACHINE, shared=shared)
 
 
-MUTANTS: dict[str, tuple[Any, str, str, Callable[[], None]]] = {
-    "matrix of the expert before": (gpu_products.plain_experts_kernel, "expert * N * K", "0", check_product),
-    "bias of the first expert": (
-        gpu_products.plain_experts_kernel, "of_expert(bias, expert, N)", "bias", check_product,
-    ),
+# The kernel, and the kind of product that shows the fault; or the sum.
+FAULTS = {
+    "matrix of the expert before": ("plain_experts_kernel", "expert * N * K", "0", "bf16"),
+    "float32 rounded to bfloat16": ("plain_experts_kernel", "(out, sums,", "(out, sums.to(tl.bfloat16),", "fp32"),
+    "bias of the first expert": ("plain_experts_kernel", "of_expert(bias, expert, N)", "bias", "bf16"),
     "row of another token": (
-        gpu_products.plain_experts_kernel, "entry // per_row, count", "entry % (count // per_row), count",
-        check_product,
+        "plain_experts_kernel",
+        "entry // per_row, count",
+        "entry % (count // per_row), count",
+        "bf16",
     ),
-    "channel scales of the first expert": (
-        gpu_products.plain_experts_kernel, "of_expert(w_scales, expert, N)", "w_scales", lambda: check_product("fp8"),
-    ),
-    "bytes of another expert": (
-        gpu_products.w8_experts_kernel, "padded_n // 64 * k_blocks * 4096", "k_blocks * 4096",
-        lambda: check_product("w8a16"),
-    ),
-    "scales of the first expert": (
-        gpu_products.w8_experts_kernel, "GROUPS if GROUPS else 1", "GROUPS if GROUPS else 0",
-        lambda: check_product("w8a16"),
-    ),
-    "nibbles of another expert": (
-        gpu_products.w4_experts_kernel, "2 * k_blocks * 4096", "k_blocks * 4096", lambda: check_product("w4a16"),
-    ),
-    "group scales of the first expert": (
-        gpu_products.w4_experts_kernel, "scales + expert * size", "scales", lambda: check_product("w4a16"),
-    ),
-    "zero points of the first expert": (
-        gpu_products.w4_experts_kernel, "of_expert(offsets, expert, size)", "offsets",
-        lambda: check_product("w4a16 zeros"),
-    ),
-    "minima of the first expert": (
-        gpu_products.w4_experts_kernel, "of_expert(minima, expert, size)", "minima",
-        lambda: check_product("Q4_1", k=STORED_K),
-    ),
+    "channel scales of the first expert": ("plain_experts_kernel", "of_expert(w_scales, expert, N)", "w_scales", "fp8"),
+    "bytes of another expert": ("w8_experts_kernel", "padded_n // 64 * k_blocks * 4096", "k_blocks * 4096", "w8"),
+    "scales of the first expert": ("w8_experts_kernel", "GROUPS if GROUPS else 1", "GROUPS if GROUPS else 0", "w8"),
+    "nibbles of another expert": ("w4_experts_kernel", "2 * k_blocks * 4096", "k_blocks * 4096", "w4"),
+    "group scales of the first expert": ("w4_experts_kernel", "scales + expert * size", "scales", "w4"),
+    "zero points of the first expert": ("w4_experts_kernel", "of_expert(offsets, expert, size)", "offsets", "w4 zeros"),
+    "minima of the first expert": ("w4_experts_kernel", "of_expert(minima, expert, size)", "minima", "Q4_1"),
     "scales of the first expert's bytes": (
-        gpu_products.w8_experts_kernel, "k_blocks * GROUPS if GROUPS else 1", "1 if GROUPS else 1",
-        lambda: check_product("Q8_0", k=STORED_K),
+        "w8_experts_kernel",
+        "k_blocks * GROUPS if GROUPS else 1",
+        "1 if GROUPS else 1",
+        "Q8_0",
     ),
-    "weights in another order": (gpu_products.combine_kernel, "weights + place", "weights", check_sum),
-    "shared expert with another's weight": (gpu_products.combine_kernel, "weights + CHOSEN", "weights", check_sum),
-}  # fmt: skip
+    "weights in another order": ("combine_kernel", "weights + place", "weights", "sum"),
+    "shared expert with another's weight": ("combine_kernel", "weights + CHOSEN", "weights", "sum"),
+}
 
 
-@pytest.mark.parametrize("fault", MUTANTS)
-def test_the_checks_find_a_planted_fault(fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    kernel, old, new, check = MUTANTS[fault]
-    monkeypatch.setattr(gpu_launch, kernel.fn.__name__, mutated(kernel, old, new, tmp_path))
-    with pytest.raises(AssertionError):
-        check()
+@pytest.mark.parametrize("name", FAULTS)
+def test_the_checks_find_a_planted_fault(name: str) -> None:
+    kernel, old, new, kind = FAULTS[name]
+    shape = SHAPE if kind in FORMATS else STORED_SHAPE
+    check = partial(check_sum, 3, CHOSEN, 40) if kind == "sum" else partial(check_product, kind, 9, shape)
+    with fault(gpu_products, kernel, old, new, gpu_launch), pytest.raises(Wrong):
+        check(MACHINE)
 
 
 def test_what_does_not_fit_is_refused() -> None:
-    stacked, launch, x = stack("bf16"), row_of_table("bf16", 2), rows_among_nan(2, K)
+    stacked, x = stack("bf16", *SHAPE), rows_among_nan(2, K)
+    launch = launch_of(stacked, 2)
     plan, out = torch.zeros(200, dtype=torch.int32), torch.zeros(4, N, dtype=torch.bfloat16)
 
     def multiply(x: Tensor = x, plan: Tensor = plan, out: Tensor = out, **options: Any) -> None:

@@ -2,51 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
+from contextlib import ExitStack
 
 import pytest
 import torch
 
 from triolet.kernels.gemm import gpu_epilogue
-from triolet.kernels.gemm.gpu_epilogue import is_last_of_tile, whole
 from triolet.kernels.gemm.gpu_launch import gemm, workspace_bytes
 from triolet.kernels.gemm.gpu_operands import COUNTER_BYTES, with_room
-from triolet.kernels.gemm.gpu_reference import dequantised, gemm_reference
-from triolet.kernels.gemm.gpu_table import ROWS_AT_ONCE, STRICT, TABLES, Few, launch_for, split_of
-from triolet.kernels.gemm.gpu_weights import (
-    PackedLinear,
-    pack_fp8,
-    pack_w4,
-    pack_w8a8,
-    quantise_fp8,
-    quantise_int8,
-    quantise_w4,
-)
-from triolet.kernels.gpu.arrival import is_last
+from triolet.kernels.gemm.gpu_reference import gemm_reference
+from triolet.kernels.gemm.gpu_table import ROWS_AT_ONCE, STRICT, TABLES, Few, LinearFormat, launch_for, split_of
+from triolet.kernels.gemm.gpu_weights import PackedLinear
+from triolet.loadtest.device.gpu_case import Wrong
+from triolet.loadtest.device.gpu_check import drawn, equal, fault, no_worse, require
+from triolet.loadtest.device.gpu_gemm import check_fp8, extras, fresh_workspace, inputs_of, w4, weight_of
 
 from .arrivals import ORDERS, arriving
-from .gemm_cases import assert_as_good, drawn, fresh_workspace
-from .mutants import mutated
-from .packed_cases import w4_case
+from .cases import MACHINE
 
 Tensor = torch.Tensor
 N, K, ROWS = 256, 1024, 40  # strict: several tiles of channels and of rows
-PACK: dict[str, Callable[[Tensor], PackedLinear]] = {
-    "w4a16": lambda weight: pack_w4(*quantise_w4(weight, 128, symmetric=False), 128),
-    "w8a8": pack_w8a8,
-    "fp8": lambda weight: pack_fp8(*quantise_fp8(weight, 1, 0)),
-}
+FORMATS: tuple[LinearFormat, ...] = ("w4a16", "w8a8", "fp8")
 
 
-def check_orders(kind: str) -> None:
+def check_orders(kind: LinearFormat) -> None:
     """One workspace for all launches, as a graph's replays have it."""
-    weight, x = PACK[kind](drawn(1, N, K)), drawn(2, ROWS, K)
-    values, scales = {"w8a8": lambda: quantise_int8(x), "fp8": lambda: quantise_fp8(x, 1, 0)}.get(
-        kind, lambda: (x.bfloat16(), None)
-    )()
-    more = {"bias": drawn(3, N).bfloat16(), "residual": drawn(4, ROWS, N).bfloat16()}
+    weight, (values, scales) = weight_of(kind, drawn(1, N, K)), inputs_of(kind, drawn(2, ROWS, K))
     launch = launch_for(weight.format, 90, ROWS, strict=True)
     assert isinstance(launch, Few)
     assert split_of(launch, N, K) > 2  # two parts have the same sum in either order
@@ -55,32 +36,29 @@ def check_orders(kind: str) -> None:
     for order in ORDERS:
         out = torch.full((ROWS, N), torch.nan, dtype=torch.bfloat16)  # what nobody finishes shows
         with arriving(order):
-            gemm(values, weight, scales, capability=90, strict=True, out=out, workspace=workspace, **more)
-        assert not workspace[:COUNTER_BYTES].any()
+            gemm(values, weight, scales, capability=90, strict=True, out=out, workspace=workspace, **extras(ROWS, N))
+        require(not workspace[:COUNTER_BYTES].any(), "a counter stays")
         results.append(out)
-    assert results[0].isfinite().all()
-    assert all(torch.equal(result, results[0]) for result in results[1:])
+    require(bool(results[0].isfinite().all()), "a tile was not finished")
+    for result in results[1:]:
+        equal(result, results[0], "the same product in another order")
 
 
-@pytest.mark.parametrize("kind", PACK)
-def test_the_order_of_arrival_changes_no_bit(kind: str) -> None:
+@pytest.mark.parametrize("kind", FORMATS)
+def test_the_order_of_arrival_changes_no_bit(kind: LinearFormat) -> None:
     check_orders(kind)
 
 
 def test_programs_that_arrive_backwards_are_added_up_right() -> None:
-    weight, meant = w4_case(K, 128, False)
+    weight, meant = w4(128, False, drawn(2, N, K))
     x = drawn(2, 5, K).bfloat16()
     with arriving("backwards"):
         out = gemm(x, weight, capability=90)
-    assert_as_good(out, x @ meant.bfloat16().T, gemm_reference(x, meant))
+    no_worse(out, x @ meant.bfloat16().T, gemm_reference(x, meant))
 
 
 def test_scales_multiply_the_sum_of_all_parts() -> None:
-    weight, (x, x_scales) = PACK["fp8"](drawn(1, N, K)), quantise_fp8(drawn(2, 5, K), 1, 0)
-    assert weight.scales is not None
-    out = gemm(x, weight, x_scales, capability=90)
-    meant = dequantised(x, x_scales), dequantised(weight.weight, weight.scales)
-    assert_as_good(out, (meant[0].float() @ meant[1].float().T).bfloat16(), gemm_reference(*meant))
+    check_fp8("channel", False, (5, N, K), MACHINE)
 
 
 def test_every_tile_of_a_launch_with_parts_has_a_counter() -> None:
@@ -95,30 +73,25 @@ def test_every_tile_of_a_launch_with_parts_has_a_counter() -> None:
                 assert -(-widest // launch.block_n) * -(-most // launch.block_m) <= COUNTER_BYTES // 4
 
 
-def rotated(folder: Path) -> Any:  # Any: a kernel
-    """Adds the last program's own part first."""
-    own = "split = tl.num_programs(1); own = tl.program_id(1).to(tl.int64); place += own * M * N; total = tl.load("
-    (folder / "own").mkdir()
-    first = mutated(whole, "total = tl.load(place", own + "place", folder / "own")
-    return mutated(first, "tl.full((), part, tl.int64) * M", "((own + part) % split - own) * M", folder)
-
-
-FAULTS: dict[str, tuple[str, Callable[[Path], Any]]] = {
-    "added by arrival": ("whole", rotated),
-    "counters stay": ("is_last", lambda folder: mutated(is_last, "tl.store(counter, 0)", "pass", folder)),
-    "the last but one finishes": ("is_last", lambda folder: mutated(is_last, "parts - 1", "parts - 2", folder)),
-    "one counter for all tiles": (
-        "is_last_of_tile",
-        lambda folder: mutated(
-            is_last_of_tile, "counters + tl.program_id(2)", "counters + 0 * tl.program_id(2)", folder
-        ),
-    ),
+# The last program's own part is added first.
+OWN = "split = tl.num_programs(1); own = tl.program_id(1).to(tl.int64); place += own * M * N; total = tl.load("
+FAULTS = {
+    "added by arrival": [
+        ("whole", "total = tl.load(place", OWN + "place"),
+        ("whole", "tl.full((), part, tl.int64) * M", "((own + part) % split - own) * M"),
+    ],
+    "counters stay": [("is_last", "tl.store(counter, 0)", "pass")],
+    "the last but one finishes": [("is_last", "parts - 1", "parts - 2")],
+    "one counter for all tiles": [
+        ("is_last_of_tile", "counters + tl.program_id(2)", "counters + 0 * tl.program_id(2)")
+    ],
 }
 
 
-@pytest.mark.parametrize("fault", FAULTS)
-def test_the_checks_find_a_planted_fault(fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    name, plant = FAULTS[fault]
-    monkeypatch.setattr(gpu_epilogue, name, plant(tmp_path))
-    with pytest.raises(AssertionError):
+@pytest.mark.parametrize("name", FAULTS)
+def test_the_checks_find_a_planted_fault(name: str) -> None:
+    with ExitStack() as stack:
+        for edit in FAULTS[name]:
+            stack.enter_context(fault(gpu_epilogue, *edit))
+        stack.enter_context(pytest.raises(Wrong))
         check_orders("w4a16")

@@ -14,10 +14,10 @@ from triolet.kernels.gemm.gpu_operands import COUNTER_BYTES, bytes_of, with_room
 from triolet.kernels.gemm.gpu_reference import gemm_reference
 from triolet.kernels.gemm.gpu_table import Few, launch_for, split_of
 from triolet.kernels.gpu.launches import KernelForm, recording
+from triolet.loadtest.device.gpu_case import Wrong
+from triolet.loadtest.device.gpu_check import drawn, no_worse
 from triolet.loadtest.device.random_stored import LAYOUTS, Held, held
 from triolet.models.gpu.stored import StoredFormat, format_of, pack_stored, stored_shape
-
-from .gemm_cases import assert_as_good, drawn
 
 INPUTS, ROWS = 256, 40
 # What the kernels make of each layout. Held with minima, scales of zero or other integers they would be other numbers.
@@ -56,10 +56,10 @@ def test_products_of_stored_matrices(name: str) -> None:
     for rows in (5, 65):
         x = drawn(rows, rows, INPUTS).bfloat16()
         exact, plain = gemm_reference(x, meant), x @ meant.bfloat16().T
-        assert_as_good(gemm(x, packed, capability=90), plain, exact)
+        no_worse(gemm(x, packed, capability=90), plain, exact)
         wrong = pack_stored([planted(matrix, kind), other], kind)
-        with pytest.raises(AssertionError):
-            assert_as_good(gemm(x, wrong, capability=90), plain, exact)
+        with pytest.raises(Wrong):
+            no_worse(gemm(x, wrong, capability=90), plain, exact)
     unpacked = gemm(torch.eye(1025, INPUTS, dtype=torch.bfloat16), packed, capability=90)
     assert torch.equal(unpacked[:INPUTS], meant.T.bfloat16())
 

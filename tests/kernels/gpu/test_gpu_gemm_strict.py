@@ -4,65 +4,37 @@ every batch, whatever is left in the workspace, and a workspace for many rows se
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 
-from triolet.kernels.gemm.gpu_launch import (
-    gemm,
-    workspace_bytes,
-)
+from triolet.kernels.gemm.gpu_launch import gemm, workspace_bytes
 from triolet.kernels.gemm.gpu_operands import bytes_of
 from triolet.kernels.gemm.gpu_table import TABLES, LinearFormat, launch_for
-from triolet.kernels.gemm.gpu_weights import (
-    PackedLinear,
-    pack_bf16,
-    pack_fp8,
-    pack_fp32,
-    pack_w4,
-    pack_w8,
-    pack_w8a8,
-    quantise_fp8,
-    quantise_int8,
-    quantise_w4,
-)
-
-from .gemm_cases import drawn, fresh_workspace
+from triolet.kernels.gemm.gpu_weights import PackedLinear
+from triolet.loadtest.device.gpu_check import drawn
+from triolet.loadtest.device.gpu_gemm import fresh_workspace, inputs_of, weight_of
 
 Tensor = torch.Tensor
 N, K, MOST = 128, 512, 512
-PACK: dict[LinearFormat, Callable[[Tensor], PackedLinear]] = {
-    "w4a16": lambda weight: pack_w4(*quantise_w4(weight, 128, symmetric=False), 128),
-    "w8a16": pack_w8,
-    "w8a8": pack_w8a8,
-    "fp8": lambda weight: pack_fp8(*quantise_fp8(weight, 1, 0)),
-    "bf16": pack_bf16,
-    "fp32": pack_fp32,
-}
-
-
-def inputs(kind: LinearFormat, x: Tensor) -> tuple[Tensor, Tensor | None]:
-    if kind == "fp8":
-        return quantise_fp8(x, 1, 0)
-    return quantise_int8(x) if kind == "w8a8" else (x if kind == "fp32" else x.bfloat16(), None)
+FORMATS: tuple[LinearFormat, ...] = ("w4a16", "w8a16", "w8a8", "fp8", "bf16", "fp32")
 
 
 def product(kind: LinearFormat, x: Tensor, weight: PackedLinear, **options: Any) -> Tensor:
-    values, scales = inputs(kind, x)
+    values, scales = inputs_of(kind, x)
     return gemm(values, weight, scales, capability=90, strict=True, **options)
 
 
 def shared_workspace() -> Tensor:
     """For every format's layer and up to MOST rows, full of NaN."""
-    sizes = (workspace_bytes(pack(drawn(1, N, K)), MOST, 90, strict=True) for pack in PACK.values())
+    sizes = (workspace_bytes(weight_of(kind, drawn(1, N, K)), MOST, 90, strict=True) for kind in FORMATS)
     return fresh_workspace(max(sizes))
 
 
-@pytest.mark.parametrize("kind", PACK)
+@pytest.mark.parametrize("kind", FORMATS)
 def test_strict_results_are_the_same_bits_in_every_batch(kind: LinearFormat) -> None:
-    weight, x, workspace = PACK[kind](drawn(1, N, K)), drawn(2, 70, K), shared_workspace()
+    weight, x, workspace = weight_of(kind, drawn(1, N, K)), drawn(2, 70, K), shared_workspace()
 
     def results(rows: Tensor, out_type: torch.dtype) -> Tensor:
         out = torch.empty(len(rows), N, dtype=out_type)
@@ -77,21 +49,21 @@ def test_strict_results_are_the_same_bits_in_every_batch(kind: LinearFormat) -> 
 
 
 def test_the_same_rows_differ_where_nobody_asked_for_strict() -> None:
-    weight, x = PACK["w4a16"](drawn(1, N, K)), drawn(2, 70, K).bfloat16()
+    weight, x = weight_of("w4a16", drawn(1, N, K)), drawn(2, 70, K).bfloat16()
     together = gemm(x, weight, capability=90)
     assert not torch.equal(gemm(x[:17], weight, capability=90), together[:17])
 
 
 @pytest.mark.parametrize("kind", ["w4a16", "fp8"])
 def test_more_rows_than_a_launch_takes_share_the_workspace(kind: LinearFormat) -> None:
-    weight, x = PACK[kind](drawn(1, N, K)), drawn(2, 257, K)
+    weight, x = weight_of(kind, drawn(1, N, K)), drawn(2, 257, K)
     workspace = shared_workspace()
     results = [product(kind, rows, weight, workspace=workspace) for rows in (x, x[:1], x[-1:])]
     assert torch.equal(results[0][[0, -1]], torch.cat(results[1:]))
 
 
 @pytest.mark.parametrize("strict", [False, True])
-@pytest.mark.parametrize("kind", PACK)
+@pytest.mark.parametrize("kind", FORMATS)
 def test_a_workspace_for_many_rows_serves_fewer(kind: LinearFormat, strict: bool) -> None:
     for n, k in ((4096, 4096), (1024, 14336), (28672, 4096), (200, 96)):
         weight = PackedLinear(kind, n, k, torch.empty(0))
