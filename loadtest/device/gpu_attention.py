@@ -26,23 +26,19 @@ CUT_SMALL, CUTS_SMALL = 70, ((65,), (2, 37))
 
 
 def check_form(form: Form, chunks: list[tuple[int, int]], machine: GpuMachine) -> Figures:
-    return Ragged(form, chunks).check(machine)
+    batch = Ragged.drawn(form, chunks)
+    return batch.check(batch.launch(machine))
 
 
 def check_descriptors(form: Form, chunks: list[tuple[int, int]], machine: GpuMachine) -> Figures:
     """Pages read by TMA and by pointers: the same sums in the same order, so equal bits."""
     if machine.capability < 90:
         raise Skip("this device has no TMA")
-    batch, found = Ragged(form, chunks), list[torch.Tensor]()
+    batch, found = Ragged.drawn(form, chunks), list[torch.Tensor]()
     launch = batch.launch(machine)
     for used in (False, True):
-        changed = replace(
-            launch,
-            decode=replace(launch.decode, descriptors=used),
-            prefill=replace(launch.prefill, descriptors=used),
-        )
-        batch.out.fill_(torch.nan)
-        found.append(batch.attend(changed, *batch.prepare(changed))[: batch.real].clone())
+        decode, prefill = (replace(part, descriptors=used) for part in (launch.decode, launch.prefill))
+        found.append(batch.result(replace(launch, decode=decode, prefill=prefill))[: batch.real])
         require(not bool(found[-1].isnan().any()), f"a row was not written, by TMA: {used}")
     equal(found[1], found[0], "attention by TMA")
     return {"rows": batch.real}
@@ -50,9 +46,9 @@ def check_descriptors(form: Form, chunks: list[tuple[int, int]], machine: GpuMac
 
 def check_alone(form: Form, chunks: list[tuple[int, int]], machine: GpuMachine) -> Figures:
     """Strict: a decode row has the same bits in the batch and alone."""
-    batch = Ragged(form, chunks)
+    batch = Ragged.drawn(form, chunks)
     launch = batch.launch(machine)
-    together = batch.attend(launch, *batch.prepare(launch)).clone()
+    together = batch.result(launch)
     rows = [row for row, (tokens, _) in enumerate(chunks) if tokens == 1][:3]
     starts = cast("list[int]", batch.starts.tolist())
     lengths = batch.lengths
@@ -61,8 +57,7 @@ def check_alone(form: Form, chunks: list[tuple[int, int]], machine: GpuMachine) 
         batch.lengths = torch.zeros_like(lengths)
         batch.lengths[row] = lengths[row]
         batch.starts = torch.tensor([place] * (row + 1) + [place + 1] * (len(chunks) + 1 - row)).int()
-        batch.out.fill_(torch.nan)
-        alone = batch.attend(launch, *batch.prepare(launch))
+        alone = batch.result(launch)
         require(torch.equal(alone[place], together[place]), f"row {row} has other bits alone than in the batch")
         require(bool(alone[place + 1 :].isnan().all()), "rows of other sequences were written")
     return {"rows": len(rows)}
@@ -73,7 +68,7 @@ def check_cuts(form: Form, prompt: int, cuts: Sequence[Sequence[int]], machine: 
 
     No chunk of a prompt is a single token, which would be a decode row.
     """
-    batch = Ragged(form, [*BESIDE, (prompt, prompt)])
+    batch = Ragged.drawn(form, [*BESIDE, (prompt, prompt)])
     (starts, lengths, tables), row = (batch.starts, batch.lengths, batch.tables), len(BESIDE)
     first = int(starts[row])
     rows = slice(first, first + prompt)
@@ -85,9 +80,7 @@ def check_cuts(form: Form, prompt: int, cuts: Sequence[Sequence[int]], machine: 
             before = starts[:row] if among else torch.full((row,), first)
             batch.starts = torch.cat([before, torch.tensor([first + end for end in (0, *ends)]), starts[-1:]]).int()
             batch.tables = torch.cat([tables[:row], tables[row].repeat(pieces, 1), tables[row + 1 :]])
-            batch.out.fill_(torch.nan)
-            launch = batch.launch(machine)
-            found = batch.attend(launch, *batch.prepare(launch))[rows].clone()
+            found = batch.result(batch.launch(machine))[rows]
             require(not bool(found.isnan().any()), f"cut at {ends}: a row was not written")
             whole = found if whole is None else whole
             require(torch.equal(found, whole), f"cut at {ends}: other bits than in one chunk, neighbours: {among}")

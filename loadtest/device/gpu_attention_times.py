@@ -23,7 +23,7 @@ BACKENDS = {"flash": SDPBackend.FLASH_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTEN
 
 def attention_us(form: Form, chunks: list[tuple[int, int]], machine: GpuMachine) -> tuple[float, int]:
     """Microseconds of one layer, its plan left out (a step makes one for all layers), and the bytes of cache read."""
-    batch = Ragged(form, chunks)
+    batch = Ragged.drawn(form, chunks)
     launch = batch.launch(machine)
     plan, workspace = batch.prepare(launch)
     return microseconds(lambda: batch.attend(launch, plan, workspace)), batch.read_bytes

@@ -1,4 +1,4 @@
-"""A ragged attention batch in scattered pages, where whatever nobody may read is NaN, and its plain torch answer.
+"""Ragged attention batches in scattered pages, where whatever nobody may read is NaN, and their plain torch answer.
 
 Tensors are made on the default device, so that the same batch serves the interpreter and the GPU.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import cast
+from typing import Any, cast
 
 import torch
 
@@ -24,7 +24,7 @@ from triolet.loadtest.device.gpu_case import Figures, GpuMachine
 from triolet.loadtest.device.gpu_check import drawn, no_worse, require
 
 Tensor = torch.Tensor
-CACHES = {"bf16": torch.bfloat16, "fp8": torch.float8_e4m3fn, "int8": torch.int8}
+CACHES = {"bf16": torch.bfloat16, "fp8": torch.float8_e4m3fn, "int8": torch.int8, "fp32": torch.float32}
 LARGEST = {torch.float8_e4m3fn: 448.0, torch.int8: 127.0}
 
 
@@ -35,7 +35,7 @@ class Form:
     heads: int = 32
     kv_heads: int = 8
     size: int = 128
-    cache: str = "bf16"
+    cache: str = "bf16"  # "fp32": activations too
     window: int = 0
     soft_cap: float = 0.0
     strict: bool = False
@@ -46,46 +46,77 @@ class Form:
     def groups(self) -> int:
         return head_tiles(self.heads) if self.rope_dim else self.kv_heads
 
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of activations."""
+        return torch.float32 if self.cache == "fp32" else torch.bfloat16
+
+
+@dataclass(frozen=True, slots=True)
+class RaggedPart:
+    """One chunk: its queries [tokens, heads, size], and keys and values [kv_heads, length, size] as float32."""
+
+    q: Tensor
+    keys: Tensor
+    values: Tensor
+
+    @classmethod
+    def drawn(cls, form: Form, seed: int, tokens: int, length: int) -> RaggedPart:
+        keys, values = drawn(2 * seed, 2, form.kv_heads, length, form.size)
+        return cls(1.5 * drawn(2 * seed + 1, tokens, form.heads, form.size), keys, values)
+
 
 class Ragged:
-    """chunks: (tokens, length) each; one padding chunk and one token of nobody's follow them."""
+    """Chunks; one of padding and one token of nobody's follow them."""
 
-    def __init__(self, form: Form, chunks: list[tuple[int, int]]) -> None:
+    def __init__(self, form: Form, parts: list[RaggedPart], seed: int = 1) -> None:
         self.form = form
-        lengths = [length for _, length in chunks]
+        lengths, tokens = [part.keys.shape[1] for part in parts], [len(part.q) for part in parts]
         pages = [-(-length // PAGE_TOKENS) for length in lengths]
         total = sum(pages) + 1  # the last is nobody's
-        order = torch.randperm(total - 1).int()
-        self.tables = torch.full((len(chunks) + 1, max(pages)), total - 1, dtype=torch.int32)
-        taken = 0
-        for row, count in enumerate(pages):
-            self.tables[row, :count] = order[taken : taken + count]
-            taken += count
-        shape = (total, form.kv_heads, PAGE_TOKENS, form.size)
-        unused = torch.zeros(total, PAGE_TOKENS, dtype=torch.bool)
-        unused[-1] = True
-        for row, length in enumerate(lengths):
-            if length % PAGE_TOKENS:
-                unused[self.tables[row, pages[row] - 1].long(), length % PAGE_TOKENS :] = True
-        (self.keys, self.key_scales), (self.values, self.value_scales) = (
-            _stored(drawn(seed, *shape), unused, CACHES[form.cache], filler)
-            for seed, filler in ((1, math.nan), (2, math.inf))
-        )
-        if form.rope_dim:
-            self.values = self.keys
-        tokens = [count for count, _ in chunks]
+        order = torch.randperm(total - 1, generator=torch.Generator().manual_seed(seed), device="cpu").int()
+        self.tables = torch.full((len(parts) + 1, max(pages) + 1), total - 1, dtype=torch.int32)
+        shape, cache = (total, form.kv_heads, PAGE_TOKENS, form.size), CACHES[form.cache]
+        self.keys = torch.full(shape, math.nan).to(cache)
+        limits: Any = torch.iinfo(cache) if cache == torch.int8 else torch.finfo(cache)  # Any: of integers or floats
+        # Values that nobody wrote are always finite: rope/gpu.py.
+        self.values = self.keys if form.rope_dim else torch.full(shape, limits.max).to(cache)
+        scales = [torch.full(shape[:3], math.nan) if cache in LARGEST else None for _ in range(2)]
+        self.key_scales, self.value_scales = scales
+        for row, (part, taken) in enumerate(zip(parts, order.split(pages), strict=True)):
+            self.tables[row, : pages[row]] = taken
+            if not form.rope_dim:
+                self._write(part.values, self.values, self.value_scales, self.tables[row])
+            self._write(part.keys, self.keys, self.key_scales, self.tables[row])
         self.real, self.longest = sum(tokens), max(tokens)
         width = (form.heads + 2 * form.kv_heads) * form.size
-        self.qkv = torch.full((self.real + 1, width), math.nan, dtype=torch.bfloat16)
-        self.qkv[:, : form.heads * form.size] = 1.5 * drawn(3, self.real + 1, form.heads * form.size)
+        self.qkv = torch.full((self.real + 1, width), math.nan, dtype=form.dtype)
+        self.qkv[: self.real, : form.heads * form.size] = torch.cat([part.q for part in parts]).flatten(1)
         self.sinks = drawn(4, form.heads) + 2 if form.sinks else None
         self.lengths = torch.tensor([*lengths, 0], dtype=torch.int32)
         self.starts = torch.tensor([0, *tokens, 0]).cumsum(0).int()
-        shape_of_out = self.real + 1, form.heads, form.size - form.rope_dim
-        self.out = torch.full(shape_of_out, math.nan, dtype=torch.bfloat16)
+        self.out = torch.full((self.real + 1, form.heads, form.size - form.rope_dim), math.nan, dtype=form.dtype)
         self.read_bytes = (1 if form.rope_dim else 2) * sum(lengths) * form.kv_heads * (
             form.size * self.keys.element_size() + (4 if self.key_scales is not None else 0)
         )  # fmt: skip
+
+    @classmethod
+    def drawn(cls, form: Form, chunks: list[tuple[int, int]]) -> Ragged:
+        """chunks: (tokens, length) each."""
+        return cls(form, [RaggedPart.drawn(form, seed, *chunk) for seed, chunk in enumerate(chunks)])
+
+    @staticmethod
+    def _write(values: Tensor, target: Tensor, scales: Tensor | None, table: Tensor) -> None:
+        place = torch.arange(values.shape[1])
+        page, token = table[place // PAGE_TOKENS].long(), place % PAGE_TOKENS
+        if scales is not None:
+            scale = values.abs().amax(-1) / LARGEST[target.dtype]
+            scales[page, :, token] = scale.movedim(1, 0)
+            values = values / scale[..., None]
+        stored = (values.round() if target.dtype == torch.int8 else values).to(target.dtype).movedim(1, 0)
+        if target.dtype.itemsize == 1:  # torch places no float8
+            target, stored = target.view(torch.uint8), stored.view(torch.uint8)
+        target[page, :, token] = stored
 
     def launch(self, machine: GpuMachine) -> AttentionLaunch:
         """The table's; interpreted, one of few programs and small tiles."""
@@ -125,9 +156,18 @@ class Ragged:
         )  # fmt: skip
         return self.out
 
-    def check(self, machine: GpuMachine) -> Figures:
-        form, launch = self.form, self.launch(machine)
-        out = self.attend(launch, *self.prepare(launch))
+    def result(self, launch: AttentionLaunch, layers: int = 1) -> Tensor:
+        """What the last of so many layers with one plan gives; NaN where nobody writes."""
+        plan, workspace = self.prepare(launch)
+        for _ in range(layers):
+            workspace.fill_(math.nan)
+            self.out.fill_(math.nan)
+            self.attend(launch, plan, workspace)
+        return self.out.clone()
+
+    def check(self, launch: AttentionLaunch) -> Figures:
+        """Against torch's plain expression summed in two orders: in one it may be lucky, as on some CPUs in float32."""
+        form, out = self.form, self.result(launch)
         q = self.qkv[: self.real, : form.heads * form.size].reshape(self.real, form.heads, form.size)
         exact = paged_attention_reference(
             q, self.keys, self.values, self.starts, self.lengths, self.tables, scale=form.size**-0.5,
@@ -135,45 +175,35 @@ class Ragged:
             sinks=self.sinks,
         )  # fmt: skip
         require(bool(out[self.real :].isnan().all()), "a row of nobody's was written")
+        plain = torch.stack([self._plain(q, backwards=backwards) for backwards in (False, True)])
         vector = slice(form.size - form.rope_dim)
-        return no_worse(out[: self.real], self._plain(q)[..., vector], exact[..., vector])
+        return no_worse(out[: self.real], plain[..., vector], exact[..., vector])
 
-    def _plain(self, q: Tensor) -> Tensor:
-        """bfloat16 products, softmax in float32: what torch's plain expression makes of the dequantised cache."""
+    def _plain(self, q: Tensor, *, backwards: bool) -> Tensor:
+        """Products in the activations' precision, softmax in float32: torch's expression of the dequantised cache.
+
+        `backwards`: the products are summed from their other end, which rounds otherwise.
+        """
+
+        def turn(x: Tensor, axis: int) -> Tensor:
+            return x.flip(axis) if backwards else x
+
         form, parts = self.form, list[Tensor]()
         starts, lengths = (cast("list[int]", each.tolist()) for each in (self.starts, self.lengths))
         for chunk, length in enumerate(lengths):
-            mine = q[starts[chunk] : starts[chunk + 1]]
-            if not len(mine):
-                continue
-            k, v = (
-                gathered(cache, scales, self.tables[chunk], length).bfloat16()
-                .repeat_interleave(form.heads // form.kv_heads, 0)
-                for cache, scales in ((self.keys, self.key_scales), (self.values, self.value_scales))
-            )  # fmt: skip
-            scores = (mine.movedim(1, 0) @ k.mT).float() * form.size**-0.5
+            mine = q[starts[chunk] : starts[chunk + 1]].movedim(1, 0)
+            pairs = (self.keys, self.key_scales), (self.values, self.value_scales)
+            k, v = (gathered(*pair, self.tables[chunk], length).to(form.dtype) for pair in pairs)
+            k, v = (x.repeat_interleave(form.heads // form.kv_heads, 0) for x in (k, v))
+            scores = (turn(mine, -1) @ turn(k, -1).mT).float() * form.size**-0.5
             if form.soft_cap:
                 scores = form.soft_cap * torch.tanh(scores / form.soft_cap)
             place = torch.arange(length)
-            behind = place[length - len(mine) :, None] - place
+            behind = place[length - mine.shape[1] :, None] - place
             hidden = (behind < 0) | ((behind >= form.window) if form.window else False)
             scores = scores.masked_fill(hidden, -math.inf)
             if self.sinks is not None:
-                scores = torch.cat([scores, self.sinks[:, None, None].expand(-1, len(mine), 1)], -1)
-            weights = scores.softmax(-1)[..., :length].bfloat16()
-            parts.append((weights @ v).movedim(0, 1))
+                scores = torch.cat([scores, self.sinks[:, None, None].expand(-1, mine.shape[1], 1)], -1)
+            weights = scores.softmax(-1)[..., :length].to(form.dtype)
+            parts.append((turn(weights, -1) @ turn(v, -2)).movedim(0, 1))
         return torch.cat(parts)
-
-
-def _stored(values: Tensor, unused: Tensor, dtype: torch.dtype, filler: float) -> tuple[Tensor, Tensor | None]:
-    """A cache and its scales. Where `unused` [pages, 64], scales are NaN, and numbers the filler: NaN for keys, or the
-    largest finite one, as values that nobody wrote are always finite. (Of int8 any is.)"""
-    blank = unused[:, None, :]
-    scales = None
-    if dtype in LARGEST:
-        scales = values.abs().amax(-1) / LARGEST[dtype]
-        values = values / scales[..., None]
-        scales = scales.masked_fill(blank, math.nan)
-    if dtype == torch.int8:
-        return values.round().to(dtype), scales
-    return values.masked_fill(blank[..., None], min(filler, torch.finfo(dtype).max)).to(dtype), scales

@@ -53,7 +53,7 @@ Chunks = list[tuple[int, int]]
 
 def attention(kind: str, form: Form, chunks: Chunks, machine: GpuMachine) -> Tuned:
     """One layer's decode or prefill, its plan left out."""
-    batch = Ragged(form, chunks)
+    batch = Ragged.drawn(form, chunks)
     launch = batch.launch(machine)
 
     def works(candidate: Any) -> Works:  # Any: a decode or a prefill launch

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
 from torch import Tensor
@@ -11,11 +9,12 @@ from torch import Tensor
 from triolet.kernels.gpu.table import PAGE_TOKENS
 from triolet.kernels.paged_attention import gpu_launch
 from triolet.kernels.paged_attention.gpu_launch import plan_attention, plan_words
-from triolet.kernels.paged_attention.gpu_plan import HEADER, RECORD, plan_kernel
+from triolet.kernels.paged_attention.gpu_plan import HEADER, RECORD
 from triolet.kernels.paged_attention.gpu_table import choose_launch
+from triolet.loadtest.device.gpu_check import fault
+from triolet.loadtest.device.gpu_ragged import Form, Ragged
 
-from .attention_batch import drawn_batch, small_launch
-from .mutants import mutated
+from .cases import small_launch
 
 # (tokens, length): rows of 2, 3, 1 and 5 pages between two prompt chunks and padding.
 CHUNKS = [(1, 128), (9, 300), (1, 150), (1, 1), (4, 4), (1, 260), (0, 0)]
@@ -67,9 +66,9 @@ def test_plans_are_as_defined(case: tuple[int, int, int]) -> None:
     [("through[None, :] <=", "through[None, :] <"), ("window, 0) // PAGE", "window, 0) // (2 * PAGE)"),
      ("begin == 1)", "begin >= 1)"), ("sequence, 0, mask=real)", "sequence, 1, mask=real)")],
 )  # fmt: skip
-def test_a_planted_fault_changes_a_plan(old: str, new: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu_launch, "plan_kernel", mutated(plan_kernel, old, new, tmp_path))
-    assert not all(torch.equal(planned(CHUNKS, *case), expected(CHUNKS, *case)) for case in CASES)
+def test_a_planted_fault_changes_a_plan(old: str, new: str) -> None:
+    with fault(gpu_launch, "plan_kernel", old, new):
+        assert not all(torch.equal(planned(CHUNKS, *case), expected(CHUNKS, *case)) for case in CASES)
 
 
 def test_a_long_sequence_among_short_ones_keeps_every_program_busy() -> None:
@@ -86,14 +85,14 @@ def test_a_long_sequence_among_short_ones_keeps_every_program_busy() -> None:
         ("lengths", torch.ones(2, dtype=torch.int32), "2 lengths need 3 starts"),
         ("keys", torch.zeros(4, 2, 32, 64, dtype=torch.bfloat16), "keys .* must both be"),
         ("key_scales", torch.ones(4, 2, 64), "key_scales: a torch.bfloat16 cache takes no scales"),
-        ("heads", 3, "heads 3 is no multiple of kv_heads 2"),
+        ("form", Form(3, 2, 64), "heads 3 is no multiple of kv_heads 2"),
     ],
 )
 def test_bad_input_is_refused(name: str, value: object, message: str) -> None:
-    batch = drawn_batch([(1, 3), (1, 5)])
+    batch = Ragged.drawn(Form(4, 2, 64), [(1, 3), (1, 5)])
     setattr(batch, name, value)
     with pytest.raises(ValueError, match=message):
-        batch.attend(small_launch(2))
+        batch.result(small_launch(2))
 
 
 def test_programs_fill_the_device_at_hand() -> None:

@@ -5,23 +5,19 @@ Planted faults fail.
 from __future__ import annotations
 
 import math
-from pathlib import Path
-from types import ModuleType
-from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from triolet.kernels.gemm import gpu_heads, gpu_narrow
+from triolet.kernels.gemm import gpu_heads
 from triolet.kernels.gemm.gpu_heads import TABLE, multiply_heads
 from triolet.kernels.gpu.table import PAGE_TOKENS as PAGE
 from triolet.kernels.rms_norm.reference import rms_norm_reference
 from triolet.kernels.rope import gpu_latent
 from triolet.kernels.rope.gpu_latent import latent_cache
 from triolet.kernels.rope.reference import rope_reference
-
-from .mutants import mutated
+from triolet.loadtest.device.gpu_check import fault
 
 POSITIONS = torch.tensor([3, 0, 63, 5], dtype=torch.int32)
 SLOTS = torch.tensor([PAGE + 3, 0, -1, 2 * PAGE - 1], dtype=torch.int32)
@@ -83,11 +79,9 @@ def test_the_cache_has_the_normalised_vector_and_the_rotated_key(sizes: tuple[in
         ("latent_cache_kernel", "(token * HEADS + head) * ROW", "(token * HEADS + HEADS - 1 - head) * ROW"),
     ],
 )
-def test_a_fault_in_the_pass_before_the_scores_is_seen(
-    name: str, old: str, new: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(gpu_latent, name, mutated(getattr(gpu_latent, name), old, new, tmp_path))
-    assert not caches(*SIZES[0])
+def test_a_fault_in_the_pass_before_the_scores_is_seen(name: str, old: str, new: str) -> None:
+    with fault(gpu_latent, name, old, new):
+        assert not caches(*SIZES[0])
 
 
 def test_sizes_that_do_not_go_together_are_refused() -> None:
@@ -122,22 +116,19 @@ def test_each_head_has_its_own_product(tokens: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("module", "name", "old", "new"),
+    ("name", "old", "new"),
     [
-        (gpu_heads, "heads_gemm_kernel", "x + head * x_head", "x"),
-        (gpu_heads, "heads_gemm_kernel", "head * N * K", "0 * N * K"),
-        (gpu_heads, "heads_gemm_kernel", "head * out_head", "(2 - head) * out_head"),
-        (gpu_heads, "heads_gemm_kernel", "tl.cdiv(K, BLOCK_K)", "K // BLOCK_K"),
-        (gpu_heads, "heads_gemm_kernel", "& (channel < N)", ""),
-        (gpu_narrow, "narrow_sums", "weights, columns, sums", "weights, columns, sums * 0"),
+        ("heads_gemm_kernel", "x + head * x_head", "x"),
+        ("heads_gemm_kernel", "head * N * K", "0 * N * K"),
+        ("heads_gemm_kernel", "head * out_head", "(2 - head) * out_head"),
+        ("heads_gemm_kernel", "tl.cdiv(K, BLOCK_K)", "K // BLOCK_K"),
+        ("heads_gemm_kernel", "& (channel < N)", ""),
+        ("narrow_sums", "weights, columns, sums", "weights, columns, sums * 0"),
     ],
 )
-def test_a_fault_in_a_product_is_seen(
-    module: ModuleType, name: str, old: str, new: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fault: Any = mutated(getattr(module, name), old, new, tmp_path)
-    monkeypatch.setattr(gpu_heads, name, fault)
-    assert not multiplies(16)
+def test_a_fault_in_a_product_is_seen(name: str, old: str, new: str) -> None:
+    with fault(gpu_heads, name, old, new):
+        assert not multiplies(16)
 
 
 def test_strict_rows_are_the_same_among_any_number() -> None:

@@ -2,40 +2,30 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
 
 from triolet.kernels.low_rank import gpu
 from triolet.kernels.low_rank.gpu import low_rank, low_rank_floats
 from triolet.kernels.low_rank.reference import low_rank_reference
-
-from .mutants import mutated
+from triolet.loadtest.device.gpu_check import drawn, fault
 
 RANK, PLACES = 16, 3
 MIX = (2, -1, 0, 2, 1, 1, -1, 0, 2, 2, 2, 0, 1, -1, 0, 2, 1, 1, 0)  # two tiles, the last one ragged
 NONE = (-1,) * 5
 
 
-def drawn(seed: int, *shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
-
-
 def check(
-    adapters: tuple[int, ...] = MIX,
-    parts: tuple[int, ...] = (80, 48, 48),
-    columns: int = 160,
-    scaled: torch.dtype | None = None,
-    dtype: torch.dtype = torch.bfloat16,
-) -> torch.Tensor:
+    adapters: tuple[int, ...] = MIX, parts: tuple[int, ...] = (80, 48, 48), columns: int = 160,
+    scaled: torch.dtype | None = None, dtype: torch.dtype = torch.bfloat16,
+) -> torch.Tensor:  # fmt: skip
     """Against exact sums of the same values. Allowed: twice the error of rounding A x and the result to bfloat16; in
     float32, for each of the sums' additions, 2^-24 of what they hold, which is never more than their terms' sizes.
     """
     tokens, channels = len(adapters), sum(parts)
-    x, before = drawn(1, tokens, columns, dtype=dtype), drawn(2, tokens, channels, dtype=dtype)
-    a = drawn(3, PLACES, len(parts) * RANK, columns, dtype=dtype) * columns**-0.5
-    b = drawn(4, PLACES, channels + 8, RANK, dtype=dtype)[:, :channels]  # places lie apart
+    x, before = drawn(1, tokens, columns).to(dtype), drawn(2, tokens, channels).to(dtype)
+    a = drawn(3, PLACES, len(parts) * RANK, columns).to(dtype) * columns**-0.5
+    b = drawn(4, PLACES, channels + 8, RANK).to(dtype)[:, :channels]  # places lie apart
     scales = None
     exact_x = x.double()
     if scaled is not None:
@@ -81,27 +71,21 @@ def test_scaled_rows_of_8_bits(dtype: torch.dtype) -> None:
     check(parts=(64, 64), scaled=dtype)
 
 
-def test_float32(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_float32() -> None:
     check(columns=168, dtype=torch.float32)
     for function, old, new in (
         ("shrink_kernel", ".to(a.dtype.element_ty)", ".to(tl.bfloat16).to(tl.float32)"),
         ("expand_kernel", "small.to(weights.dtype)", "small.to(tl.bfloat16).to(tl.float32)"),
     ):
-        with monkeypatch.context() as patch:
-            patch.setattr(gpu, function, mutated(getattr(gpu, function), old, new, tmp_path))
-            with pytest.raises(AssertionError):
-                check(columns=168, dtype=torch.float32)
+        with fault(gpu, function, old, new), pytest.raises(AssertionError):
+            check(columns=168, dtype=torch.float32)
 
 
 def test_a_rows_bits_do_not_depend_on_its_neighbours() -> None:
     whole = check()
     for row in (0, 5, 18):
-        torch.testing.assert_close(
-            check(tuple(number if place == row else -1 for place, number in enumerate(MIX)))[row],
-            whole[row],
-            rtol=0,
-            atol=0,
-        )
+        alone = check(tuple(number if place == row else -1 for place, number in enumerate(MIX)))
+        assert torch.equal(alone[row], whole[row])
 
 
 @pytest.mark.parametrize(
@@ -114,11 +98,8 @@ def test_a_rows_bits_do_not_depend_on_its_neighbours() -> None:
         ("expand_kernel", "begin = FIRST + (part - 1) * OTHER", "begin = FIRST"),
     ],
 )
-def test_planted_faults_fail(
-    function: str, old: str, new: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(gpu, function, mutated(getattr(gpu, function), old, new, tmp_path))
-    with pytest.raises(AssertionError):
+def test_planted_faults_fail(function: str, old: str, new: str) -> None:
+    with fault(gpu, function, old, new), pytest.raises(AssertionError):
         check()
 
 
