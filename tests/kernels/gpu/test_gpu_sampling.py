@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable
+from types import ModuleType
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 import torch
 
 from triolet.kernels.gpu.language import tl
-from triolet.kernels.gpu.table import LaunchRow
 from triolet.kernels.sampling import (
     gpu_buffers,
     gpu_draw,
@@ -29,110 +26,37 @@ from triolet.kernels.sampling.gpu_buffers import (
     make_rows,
     make_sampled,
     make_workspace,
-    remember,
 )
-from triolet.kernels.sampling.gpu_rows import ROW_WORDS
-from triolet.kernels.sampling.reference import sample as reference
-from triolet.kernels.sampling.rows import MAX_TOP, NONE_LEFT, NOT_FINITE, OK, ROW, SamplingRows
+from triolet.kernels.sampling.rows import MAX_TOP, NONE_LEFT, NOT_FINITE, OK, SamplingRows
+from triolet.loadtest.device.gpu_case import Wrong
+from triolet.loadtest.device.gpu_check import fault
+from triolet.loadtest.device.gpu_sampling import Float32Array, check_rows, csr, records, sampled, seeded, staged
 
-from .mutants import mutated
+from .cases import MACHINE, table_of
 from .number_kernel import number_kernel
 
-Float32Array = npt.NDArray[np.float32]
 VOCAB = 300  # two blocks of 256, the last one short
-NEUTRAL = {"repetition": 1, "temperature": 1, "top_p": 1, "target": -1, "top": -1}
-LOGPROB_SLACK = 1e-6  # see gpu_logprobs.py
 
 
 @pytest.fixture(autouse=True)
 def _small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that small rows have several blocks, and short lists several turns."""
-    monkeypatch.setattr(gpu_buffers, "TABLE", {80: (LaunchRow(None, SamplingLaunch(256, 4, 4), "a test's"),)})
+    monkeypatch.setattr(gpu_buffers, "TABLE", table_of(SamplingLaunch(256, 4, 4)))
     monkeypatch.setattr(gpu_threshold, "CANDIDATES", tl.constexpr(128))
     monkeypatch.setattr(gpu_penalties, "EDITS", tl.constexpr(1))
 
 
-def records(*rows: Mapping[str, float]) -> npt.NDArray[np.void]:
-    made = np.zeros(len(rows), ROW)
-    for record, fields in zip(made, rows, strict=True):
-        for name, value in {**NEUTRAL, **fields}.items():
-            record[name] = value
-    return made
-
-
-def csr(rows: list[list[int]]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:
-    starts = np.cumsum([0, *map(len, rows)]).astype(np.int64)
-    return starts, np.array([token for row in rows for token in row], np.int32)
-
-
-def edits_of(batch: SamplingRows, row: int) -> dict[int, float]:
-    """Bias and bans of a row in one: a ban is a bias of -inf, and beats any other."""
-    edits: dict[int, float] = {}
-    if len(batch.bias_starts):
-        entries = slice(batch.bias_starts[row], batch.bias_starts[row + 1])
-        edits = dict(zip(batch.bias_tokens[entries].tolist(), batch.bias_values[entries].tolist(), strict=True))
-    if len(batch.banned_starts):
-        entries = slice(batch.banned_starts[row], batch.banned_starts[row + 1])
-        edits |= dict.fromkeys(batch.banned_tokens[entries].tolist(), float("-inf"))
-    return edits
-
-
-def staged(batch: SamplingRows) -> DeviceRows:
-    """A batch on the device, a slot of the table for every row that has seen anything."""
-    count = len(batch.rows)
-    edits = [edits_of(batch, row) for row in range(count)]
-    starts, tokens = csr([list(found) for found in edits])
-    rows = make_rows(count, VOCAB, edits=max(1, len(tokens)), slots=count, masks=2, device="cpu")
-    rows.words.copy_(torch.from_numpy(batch.rows.view(np.int32).reshape(count, ROW_WORDS).copy()))
-    rows.edit_starts.copy_(torch.from_numpy(starts))
-    rows.edit_tokens[: len(tokens)] = torch.from_numpy(tokens)
-    rows.edit_values[: len(tokens)] = torch.tensor([value for found in edits for value in found.values()])
-    for row in range(count if len(batch.seen_starts) else 0):
-        entries = slice(batch.seen_starts[row], batch.seen_starts[row + 1])
-        seen = torch.from_numpy(batch.seen_tokens[entries].astype(np.int64))
-        slot = count - 1 - row
-        remember(rows.seen, slot, seen, torch.from_numpy(batch.seen_counts[entries]))
-        rows.seen_slots[row] = slot
-    if len(batch.mask_lines):
-        rows.masks[: len(batch.masks)] = torch.from_numpy(batch.masks.view(np.int32))
-        rows.mask_slots.copy_(torch.from_numpy(batch.mask_lines))
-    return rows
-
-
-def on_device(logits: Float32Array, rows: DeviceRows, **options: Any) -> DeviceSampled:  # Any: switches of sample
-    count = len(logits)
-    out = make_sampled(count, "cpu")
-    workspace = make_workspace(count, VOCAB, 90, "cpu")
-    gpu_launch.sample(torch.from_numpy(logits), rows, workspace, out, capability=90, **options)
-    return out
+def on_device(logits: Float32Array, rows: DeviceRows | SamplingRows, **options: bool) -> DeviceSampled:
+    rows = staged(rows, VOCAB, "cpu") if isinstance(rows, SamplingRows) else rows
+    return sampled(logits, rows, MACHINE, **options)
 
 
 def check(logits: Float32Array, batch: SamplingRows) -> DeviceSampled:
-    """The device says what the reference says; kernels that no row needs are not launched."""
-    rows = batch.rows
-    filters = bool(np.any((rows["top_k"] > 0) | (rows["top_p"] < 1) | (rows["min_p"] > 0)))
-    found = on_device(logits, staged(batch), filters=filters, reports=bool(np.any(rows["top"] >= 0)))
-    expected = reference(logits, batch)
-    sound = expected.status == OK
-    assert found.status.tolist() == expected.status.tolist()
-    assert found.ids.numpy()[sound].tolist() == expected.tokens[sound].tolist()
-    for row in np.flatnonzero(sound & (batch.rows["top"] >= 0)):
-        most = batch.rows["top"][row]
-        assert found.top_ids.numpy()[row, :most].tolist() == expected.top_tokens[row, :most].tolist()
-        assert found.ranks[row].item() == expected.ranks[row]
-        here = np.append(found.top_logprobs.numpy()[row, :most], found.logprobs.numpy()[row])
-        there = np.append(expected.top_logprobs[row, :most], expected.logprobs[row])
-        assert np.array_equal(np.isfinite(here), np.isfinite(there))
-        finite = np.isfinite(there)
-        assert np.all(np.abs(here[finite] - there[finite]) <= LOGPROB_SLACK * np.maximum(1, np.abs(there[finite])))
-    return found
+    return check_rows(logits, batch, MACHINE)[0]
 
 
 def drawn_logits(count: int, scale: float = 4.0) -> Float32Array:
     return (np.random.default_rng(count).normal(size=(count, VOCAB)) * scale).astype(np.float32)
-
-
-# numbers
 
 
 def test_numbers_are_those_of_the_cpu() -> None:
@@ -149,8 +73,6 @@ def test_numbers_are_those_of_the_cpu() -> None:
         number_kernel[(1,)](torch.from_numpy(source), out, which, size)
         assert np.array_equal(out.numpy(), expected[which]), which
 
-
-# the definition
 
 FILTER_ROWS: tuple[dict[str, float], ...] = (
     {"top_k": 5},
@@ -173,10 +95,7 @@ def test_draws_are_the_definitions() -> None:
     logits[1::3] = np.round(logits[1::3] / 2)
     logits[2::3, np.random.default_rng(1).random(VOCAB) < 0.5] = -np.inf
     logits[-3] = np.where(logits[-3] > 0, np.float32(0.0), np.float32(-0.0))
-    rows = records(
-        *({"seed": 2**40 + row, "position": 2**33 + row, "top": row - 1} | f for row, f in enumerate(FILTER_ROWS))
-    )
-    check(logits, SamplingRows(rows))
+    check(logits, SamplingRows(seeded({"top": row - 1} | asked for row, asked in enumerate(FILTER_ROWS))))
 
 
 def test_top_p_stops_at_the_edge() -> None:
@@ -224,7 +143,7 @@ def test_bias_and_bans_are_the_definitions() -> None:
     check(logits, batch)
 
 
-def mask_case() -> None:
+def test_a_grammar_allows_its_tokens_only() -> None:
     """Line 1 of the masks allows a few tokens, line 0 none. Row 0 of the batch has no mask."""
     logits = drawn_logits(5)
     logits[:, 5] += 20  # far above all others, and not allowed
@@ -236,10 +155,6 @@ def mask_case() -> None:
     assert found.ids[0] == 5
     assert np.isin(found.ids[1:4], [0, 31, 32, 270, 290, 299]).all()
     assert found.status.tolist() == [OK, OK, OK, OK, NONE_LEFT]
-
-
-def test_a_grammar_allows_its_tokens_only() -> None:
-    mask_case()
 
 
 def test_rows_that_are_not_finite_are_reported_and_harm_nobody() -> None:
@@ -256,21 +171,18 @@ def test_a_row_with_a_target_only_reports_it() -> None:
     check(logits, SamplingRows(records({"target": 17, "top": MAX_TOP}, {"target": 0, "top": -1})))
 
 
-# promises
-
-
 def test_a_row_is_the_same_alone_and_without_kernels_it_does_not_need() -> None:
     logits = drawn_logits(2)
     rows = records(*({"seed": row, "position": 5} for row in range(2)))
-    together = on_device(logits, staged(SamplingRows(rows)))
-    plain = on_device(logits, staged(SamplingRows(rows)), filters=False, reports=False)
-    alone = [on_device(logits[row : row + 1], staged(SamplingRows(rows[row : row + 1]))).ids.item() for row in range(2)]
+    together = on_device(logits, SamplingRows(rows))
+    plain = on_device(logits, SamplingRows(rows), filters=False, reports=False)
+    alone = [on_device(logits[row : row + 1], SamplingRows(rows[row : row + 1])).ids.item() for row in range(2)]
     assert together.ids.tolist() == plain.ids.tolist() == alone
 
 
 def test_what_is_drawn_counts_as_seen() -> None:
     logits = drawn_logits(1)
-    rows = staged(SamplingRows(records({"frequency": 100.0, "temperature": 0.0})))
+    rows = staged(SamplingRows(records({"frequency": 100.0, "temperature": 0.0})), VOCAB, "cpu")
     rows.seen_slots[0] = 0
     order = np.argsort(-logits[0])[:3].tolist()
     options = {"filters": False, "reports": False}
@@ -297,42 +209,30 @@ def test_what_does_not_fit_is_refused() -> None:
         gpu_launch.sample(torch.zeros(1, 64), rows, workspace, out, capability=90)
 
 
-# planted faults
-
-
 def draws_case() -> None:
-    rows = records(
-        *({"seed": 2**40 + row, "position": 2**33 + row, "temperature": t} for row, t in enumerate((0.1, 1.5, 20.0)))
-    )
-    check(drawn_logits(3, 1.0), SamplingRows(rows))
+    check(drawn_logits(3, 1.0), SamplingRows(seeded({"temperature": value} for value in (0.1, 1.5, 20.0))))
 
 
-def penalties_hold() -> None:
-    check(*penalty_case())
-
-
-FAULTS: list[tuple[Any, str, str, str, Any]] = [
+EDGE, MASKS, PENALTIES = (
+    test_top_p_stops_at_the_edge, test_a_grammar_allows_its_tokens_only, test_penalties_are_the_definitions
+)  # fmt: skip
+FAULTS: list[tuple[ModuleType, str, str, str, Callable[[], None]]] = [
     (gpu_draw, "draw_kernel", "long(rows, row, SEED)", "long(rows, row, SEED) * 0", draws_case),
     (gpu_draw, "draw_kernel", "half(rows, row, POSITION, 0)", "half(rows, row, POSITION, 0) * 0", draws_case),
     (gpu_draw, "draw_kernel", "token + 64, b", "token + 64, c", draws_case),
     (gpu_draw, "contenders", " - largest) * sharp", " - largest)", draws_case),
-    (gpu_filters, "rounded_up", "whole.to(tl.float64) < value", "whole.to(tl.float64) <= value",
-     test_top_p_stops_at_the_edge),
-    (gpu_threshold, "keeps", "token <= last", "token < last", test_top_p_stops_at_the_edge),
-    (gpu_threshold, "last_tie", "rank <= ties", "rank < ties", test_top_p_stops_at_the_edge),
-    (gpu_penalties, "allowed", "(token % 32)", "(31 - token % 32)", mask_case),
-    (gpu_penalties, "penalised", "value > 0.0", "value < 0.0", penalties_hold),
-    (gpu_penalties, "penalised", "counts >> 1", "counts", penalties_hold),
-]  # fmt: skip
+    (gpu_filters, "rounded_up", "whole.to(tl.float64) < value", "whole.to(tl.float64) <= value", EDGE),
+    (gpu_threshold, "keeps", "token <= last", "token < last", EDGE),
+    (gpu_threshold, "last_tie", "rank <= ties", "rank < ties", EDGE),
+    (gpu_penalties, "allowed", "(token % 32)", "(31 - token % 32)", MASKS),
+    (gpu_penalties, "penalised", "value > 0.0", "value < 0.0", PENALTIES),
+    (gpu_penalties, "penalised", "counts >> 1", "counts", PENALTIES),
+]
+USERS = (gpu_draw, gpu_filters, gpu_launch, gpu_penalties, gpu_threshold)
 
 
-@pytest.mark.parametrize(("module", "name", "old", "new", "case"), FAULTS, ids=[fault[2][:30] for fault in FAULTS])
-def test_planted_faults_fail(
-    module: Any, name: str, old: str, new: str, case: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:  # Any: modules and functions
-    fault = mutated(getattr(module, name), old, new, tmp_path)
-    for user in (gpu_draw, gpu_filters, gpu_launch, gpu_penalties, gpu_threshold):
-        if hasattr(user, name):
-            monkeypatch.setattr(user, name, fault)
-    with pytest.raises(AssertionError):
+@pytest.mark.parametrize(("module", "name", "old", "new", "case"), FAULTS, ids=[planted[2][:30] for planted in FAULTS])
+def test_planted_faults_fail(module: ModuleType, name: str, old: str, new: str, case: Callable[[], None]) -> None:
+    users = [user for user in USERS if hasattr(user, name)]
+    with fault(module, name, old, new, *users), pytest.raises(Wrong):
         case()
