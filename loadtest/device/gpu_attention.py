@@ -37,7 +37,7 @@ def check_descriptors(form: Form, chunks: list[tuple[int, int]], machine: GpuMac
     batch, found = Ragged.drawn(form, chunks), list[torch.Tensor]()
     launch = batch.launch(machine)
     for used in (False, True):
-        decode, prefill = (replace(part, descriptors=used) for part in (launch.decode, launch.prefill))
+        decode, prefill = replace(launch.decode, descriptors=used), replace(launch.prefill, descriptors=used)
         found.append(batch.result(replace(launch, decode=decode, prefill=prefill))[: batch.real])
         require(not bool(found[-1].isnan().any()), f"a row was not written, by TMA: {used}")
     equal(found[1], found[0], "attention by TMA")

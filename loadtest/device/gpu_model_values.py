@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from msgspec import structs
+from msgspec import Struct, structs
 
 from triolet.kernels.gemm.gpu_reference import dequantised, dequantised_w4
 from triolet.kernels.gemm.gpu_weights import GROUPS, quantise_fp8, quantise_int8, quantise_w4
@@ -24,30 +25,35 @@ from triolet.loadtest.device.random_adapter import merged, random_adapter, scale
 from triolet.loadtest.device.random_model import DEVIATION, TINY, bfloat16_bits
 from triolet.models.checkpoint.safetensors import WeightArray
 from triolet.models.checkpoint.spec import ModelSpec, alike
-from triolet.models.checkpoint.weights import DecoderWeights, make_weights
+from triolet.models.checkpoint.weights import DecoderWeights, LayerWeights, make_weights
 from triolet.models.gpu.device import Device
 from triolet.models.gpu.staging import host_tensor
 from triolet.models.gpu.stored import FLOAT32
 from triolet.models.reference.decoder import reference_logits
 from triolet.protocol.sampling import Sampling
 
+Named = TypeVar("Named", bound=Struct)
 Float64Array = npt.NDArray[np.float64]
 PROMPT_SCORED = structs.replace(SCORED, prompt_logprobs=1)
 SMALL = structs.replace(TINY, layers=alike(2), qkv_bias=True)
+WHOLE_BLOCKS = structs.replace(SMALL, hidden_size=128, num_kv_heads=2, mlp_size=128)  # none has rows of two matrices
 SMALL_SIZES = Sizes(max_running=2, max_step_tokens=64, max_model_len=192, kv_bytes=1 << 20)
 MERGED_SIZES = Sizes(max_running=3, max_step_tokens=64, max_model_len=192, kv_bytes=1 << 20)
 # bfloat16: ten roundings of 2^-9 to logits of up to 16, of which a mean leaves a fifth. An e4m3 cache rounds keys and
 # values by 2^-4, and the mean over positions and 64 inputs leaves an eighth of it, in two layers; an int8 one rounds by
 # 1/254 of the largest of 64, a sixth of that. e4m3 activations are rounded by 2^-4 in all eight products, those of
 # int8 by a quarter of that.
-OF_WEIGHTS = {"none": 0.06, "int8": 0.06, "int4": 0.06, "w8a8": 0.15, "fp8": 0.37}
+OF_WEIGHTS = {"none": 0.06, "int8": 0.06, "int4": 0.06, "w8a8": 0.15, "fp8": 0.37, "fp8-block": 0.37}
 OF_CACHE = {"bfloat16": 0.0, "int8": 0.03, "fp8": 0.14}
 OF_FLOAT32 = OF_WEIGHTS["none"] / 4096  # roundings are 2^-15 of bfloat16's; sums in another order, fast exponentials
 WRONG_SCALE = 2.0  # of one matrix of seven in one layer of two: the least that a check of every format must notice
 
 
-def small_weights(spec: ModelSpec) -> DecoderWeights:
-    """bfloat16 bits. Products keep the size of their inputs, norms and biases are all different."""
+def small_weights(spec: ModelSpec, kept: dict[str, WeightArray] | None = None) -> DecoderWeights:
+    """bfloat16 bits, also `kept` by the names of a checkpoint.
+
+    Products keep the size of their inputs, norms and biases are all different.
+    """
     rng = np.random.default_rng(5)
     deviations = {"model.embed_tokens.weight": 1.0, "lm_head.weight": 0.5}
 
@@ -55,7 +61,10 @@ def small_weights(spec: ModelSpec) -> DecoderWeights:
         mean, deviation = 0.0, deviations.get(name, shape[-1] ** -0.5)
         if len(shape) == 1:
             mean, deviation = (0.0, 0.2) if name.endswith("bias") else (1.0, 0.1)
-        return bfloat16_bits(mean + np.float32(deviation) * rng.standard_normal(shape, dtype=np.float32))
+        array = bfloat16_bits(mean + np.float32(deviation) * rng.standard_normal(shape, dtype=np.float32))
+        if kept is not None:
+            kept[name] = array
+        return array
 
     return make_weights(spec, take)
 
@@ -72,19 +81,34 @@ STORED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "int4": _int4,
     "w8a8": lambda matrix: dequantised(*quantise_int8(matrix)),
     "fp8": lambda matrix: dequantised(*quantise_fp8(matrix, 1, 0)),
+    "fp8-block": lambda matrix: dequantised(*quantise_fp8(matrix, 128, 128)),
 }
 
 
 def as_stored(weights: DecoderWeights, quantize: str, wrong_scale: float = 1.0) -> DecoderWeights:
-    """What the device multiplies with, as float32; the head is never quantised. `wrong_scale`: of one matrix."""
-    names = ("q", "k", "v", "o", "gate", "up", "down")
+    """What the device multiplies with, as float32: the head, routers and each latent head's matrices stay.
 
-    def stored(matrix: WeightArray) -> WeightArray:
+    `wrong_scale`: of one matrix.
+    """
+
+    def stored(matrix: WeightArray | None) -> WeightArray | None:
+        if matrix is None or not matrix.size:
+            return matrix
         return STORED[quantize](host_tensor(matrix).float()).float().numpy()
 
-    first, *others = [
-        structs.replace(layer, **{name: stored(getattr(layer, name)) for name in names}) for layer in weights.layers
-    ]
+    def with_stored(one: Named, *names: str) -> Named:
+        return structs.replace(one, **{name: stored(getattr(one, name)) for name in names})
+
+    def layer(one: LayerWeights) -> LayerWeights:
+        mlp, experts = ("gate", "up", "down"), one.experts
+        if experts is not None:
+            shared = None if experts.shared is None else with_stored(experts.shared, *mlp)
+            each = tuple(with_stored(expert, *mlp) for expert in experts.experts)
+            experts = structs.replace(experts, experts=each, shared=shared)
+        latent = None if one.latent is None else with_stored(one.latent, "query", "query_down", "down")
+        return structs.replace(with_stored(one, "q", "k", "v", "o", *mlp), experts=experts, latent=latent)
+
+    first, *others = map(layer, weights.layers)
     first = structs.replace(first, down=first.down * np.float32(wrong_scale))
     return structs.replace(weights, layers=(first, *others))
 
@@ -115,15 +139,16 @@ def check_definition(
     device: Device, quantize: str, cache: str, length: int, sizes: Sizes = SMALL_SIZES, wrong_scale: float = 1.0
 ) -> Figures:
     """The small model in one way of storing it. `wrong_scale`: of a matrix on the device, which must be noticed."""
-    weights, prompt = small_weights(SMALL), random_prompt(SMALL, length)
-    exact, wrong = (log_probabilities(SMALL, as_stored(weights, quantize, by), prompt) for by in (1.0, WRONG_SCALE))
+    spec = WHOLE_BLOCKS if quantize == "fp8-block" else SMALL
+    weights, prompt = small_weights(spec), random_prompt(spec, length)
+    exact, wrong = (log_probabilities(spec, as_stored(weights, quantize, by), prompt) for by in (1.0, WRONG_SCALE))
     tolerance = OF_FLOAT32 if quantize == FLOAT32 else OF_WEIGHTS[quantize] + OF_CACHE[cache]
     require(float(np.abs(exact - wrong).mean()) > 2 * tolerance, "this check would not notice a wrong matrix")
     if wrong_scale != 1.0:
         first = weights.layers[0]
         down = (host_tensor(first.down).float() * wrong_scale).numpy()
         weights = structs.replace(weights, layers=(structs.replace(first, down=down), *weights.layers[1:]))
-    model = LoadedGpuModel(device, SMALL, quantize, sizes, cache, weights)
+    model = LoadedGpuModel(device, spec, quantize, sizes, cache, weights)
     figures: Figures = {"allowed": tolerance}
     try:
         for strict in (False, True):

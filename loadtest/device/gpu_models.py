@@ -110,7 +110,7 @@ def check_layer(kind: Kind, machine: GpuMachine) -> Figures:
 def check_small(
     quantize: str, cache: str, machine: GpuMachine, wrong_scale: float = 1.0, *, smallest: bool = False
 ) -> Figures:
-    if quantize == "fp8":
+    if quantize.startswith("fp8"):
         machine.need_float8()
     if machine.dry or smallest:
         return check_definition(device_of(machine), quantize, cache, DRY_LENGTH, DRY_SIZES, wrong_scale)

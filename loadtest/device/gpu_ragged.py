@@ -83,7 +83,7 @@ class Ragged:
         self.values = self.keys if form.rope_dim else torch.full(shape, limits.max).to(cache)
         scales = [torch.full(shape[:3], math.nan) if cache in LARGEST else None for _ in range(2)]
         self.key_scales, self.value_scales = scales
-        for row, (part, taken) in enumerate(zip(parts, order.split(pages), strict=True)):
+        for row, (part, taken) in enumerate(zip(parts, torch.split(order, pages), strict=True)):
             self.tables[row, : pages[row]] = taken
             if not form.rope_dim:
                 self._write(part.values, self.values, self.value_scales, self.tables[row])

@@ -19,16 +19,20 @@ from triolet.models.gpu.gpu import GpuModel
 PRODUCTS = ("aten.mm", "aten.addmm", "aten.bmm", "aten._scaled_mm")  # torch's, each a kernel of a library
 
 
-class CountingDevice(RecordingDevice):
-    """Names the launches of each half of each shape as it is captured."""
+Launched = tuple[str, KernelForm | None]  # a kernel's name and form; a library's has none of ours
+Captured = dict[tuple[str, PassShape], list[Launched]]  # by the half of a pass and its shape
+
+
+class ListingDevice(RecordingDevice):
+    """Keeps the launches of each half of each shape as it is captured."""
 
     def __init__(self, capability: int) -> None:
         super().__init__(capability)
-        self.captured = dict[tuple[str, PassShape], list[str]]()
-        self.launched = list[str]()
+        self.captured: Captured = {}
+        self.launched = list[Launched]()
 
     def note(self, form: KernelForm) -> None:
-        self.launched.append(form.name.rpartition(".")[2])
+        self.launched.append((form.name.rpartition(".")[2], form))
 
     def capture(self, work: Work) -> Graph:
         assert isinstance(work, partial)
@@ -38,26 +42,28 @@ class CountingDevice(RecordingDevice):
 
 
 class _Products(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no types for it
-    def __init__(self, device: CountingDevice) -> None:
+    def __init__(self, device: ListingDevice) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch has no types for it
         self._device = device
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # Any: torch's
         if str(func).startswith(PRODUCTS):
-            self._device.launched.append("library product")
+            self._device.launched.append(("library product", None))
         return func(*args, **(kwargs or {}))
+
+
+def captured_launches(served: LaunchedModel, capability: int) -> Captured:
+    """All that a worker with this model would replay."""
+    device = ListingDevice(capability)
+    with recording(device.note), _Products(device):
+        GpuModel(device, served.spec, None, sizes_of(served))
+    return device.captured
 
 
 def launches_of_layer(served: LaunchedModel, rows: int, capability: int) -> list[str]:
     """Names of the kernels, in their order, of one layer for so many sequences that decode."""
-    one, two = (_launches_of_layers(served, rows, capability, layers) for layers in (1, 2))
-    return two[len(one) :]
-
-
-def _launches_of_layers(served: LaunchedModel, rows: int, capability: int, layers: int) -> list[str]:
-    device = CountingDevice(capability)
-    spec = replace(served.spec, layers=served.spec.layers * layers)
-    sizes = sizes_of(changed(served, spec=spec, max_running=rows, max_rows=rows, max_tokens=max(2, rows)))
-    with recording(device.note), _Products(device):
-        GpuModel(device, spec, None, sizes)
-    return device.captured["_run_layers", PassShape(rows, rows, rows, decode=True)]
+    layers, half = served.spec.layers, ("_run_layers", PassShape(rows, rows, rows, decode=True))
+    served = changed(served, max_running=rows, max_rows=rows, max_tokens=max(2, rows))
+    models = (changed(served, spec=replace(served.spec, layers=layers * count)) for count in (1, 2))
+    one, two = (captured_launches(model, capability)[half] for model in models)
+    return [name for name, _ in two[len(one) :]]

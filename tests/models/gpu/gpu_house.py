@@ -8,10 +8,10 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
+from triolet.loadtest.device.gpu_model_values import SMALL, small_weights
 from triolet.models.checkpoint.latent import LatentSpec
-from triolet.models.checkpoint.safetensors import WeightArray, to_float32
-from triolet.models.checkpoint.spec import ModelSpec, alike
-from triolet.models.checkpoint.weights import DecoderWeights, LayerWeights, NormWeights
+from triolet.models.checkpoint.spec import ModelSpec
+from triolet.models.checkpoint.weights import DecoderWeights
 from triolet.models.cpu.cpu import CpuRunner
 from triolet.models.cpu.memory import CpuSizes
 from triolet.models.cpu.stepper import CpuStepper
@@ -25,10 +25,7 @@ from triolet.protocol.sampling import Sampling
 from triolet.protocol.settings import AdapterPlaces
 from triolet.protocol.steps import BlockCopy, Chunk, Row, SequenceRecord, Step, StepDone
 
-SPEC = ModelSpec(
-    family="qwen3", vocab_size=120, hidden_size=64, layers=alike(2), num_heads=2, num_kv_heads=1, head_dim=64,
-    mlp_size=64, norm_eps=1e-5, max_position=192, qk_norm="head", qkv_bias=True,
-)  # fmt: skip
+SPEC = SMALL
 # Neither the latent vector nor the rotated key is a power of two.
 LATENT = replace(
     SPEC, family="deepseek_v3", num_heads=2, head_dim=68, qk_norm=None, qkv_bias=False, interleaved_rotary=True,
@@ -36,41 +33,6 @@ LATENT = replace(
 )  # fmt: skip
 BLOCKS, MAX_RUNNING, MAX_TOKENS, MAX_ROWS = 12, 3, 12, 4
 NO_ADAPTERS = AdapterPlaces()
-
-
-def weights_of(spec: ModelSpec, seed: int = 11) -> DecoderWeights:
-    """Random, in bfloat16, so that the CPU and the GPU hold the same numbers."""
-    rng = np.random.default_rng(seed)
-
-    def drawn(*shape: int, deviation: float, mean: float = 0.0) -> WeightArray:
-        values = (mean + rng.standard_normal(shape) * deviation).astype(np.float32)
-        return (values.view(np.uint32) >> 16).astype(np.uint16)
-
-    def matrix(rows: int, columns: int) -> WeightArray:
-        return drawn(rows, columns, deviation=columns**-0.5)
-
-    def norm(size: int) -> WeightArray:
-        return drawn(size, deviation=0.1, mean=1.0)
-
-    query, kv = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
-    layers = tuple(
-        LayerWeights(
-            q=matrix(query, spec.hidden_size), k=matrix(kv, spec.hidden_size), v=matrix(kv, spec.hidden_size),
-            o=matrix(spec.hidden_size, query), gate=matrix(spec.mlp_size, spec.hidden_size),
-            up=matrix(spec.mlp_size, spec.hidden_size), down=matrix(spec.hidden_size, spec.mlp_size),
-            input_norm=NormWeights(norm(spec.hidden_size)), mlp_norm=NormWeights(norm(spec.hidden_size)),
-            q_bias=drawn(query, deviation=0.2), k_bias=drawn(kv, deviation=0.2), v_bias=drawn(kv, deviation=0.2),
-            q_norm=np.tile(to_float32(norm(spec.head_dim)), (spec.num_heads, 1)),
-            k_norm=np.tile(to_float32(norm(spec.head_dim)), (spec.num_kv_heads, 1)),
-        )
-        for _ in range(spec.num_layers)
-    )  # fmt: skip
-    return DecoderWeights(
-        embedding=drawn(spec.vocab_size, spec.hidden_size, deviation=1.0),
-        layers=layers,
-        final_norm=NormWeights(norm(spec.hidden_size)),
-        lm_head=drawn(spec.vocab_size, spec.hidden_size, deviation=0.5),
-    )
 
 
 def make_gpu_model(
@@ -87,7 +49,7 @@ def make_gpu_model(
     return GpuModel(
         RehearsalDevice(),
         spec,
-        weights or weights_of(spec),
+        weights or small_weights(spec),
         GpuSizes(
             quantize=quantize,
             kv_cache_dtype=kv_cache_dtype,
@@ -109,7 +71,7 @@ def make_cpu_stepper(grammars: GrammarStore | None = None) -> CpuStepper:
         max_logit_rows=MAX_ROWS,
         max_model_len=SPEC.max_position,
     )
-    return CpuStepper(CpuRunner(SPEC, weights_of(SPEC), sizes), grammars)
+    return CpuStepper(CpuRunner(SPEC, small_weights(SPEC), sizes), grammars)
 
 
 def prompt_of(length: int, seed: int) -> tuple[int, ...]:
@@ -121,7 +83,7 @@ def clear_prompt(length: int, seed: int, new_tokens: int, weights: DecoderWeight
 
     Ten roundings of 2^-9 to logits of up to 16 move each by 0.1, so tokens less than 0.2 apart may change places.
     """
-    weights = weights or weights_of(SPEC)
+    weights = weights or small_weights(SPEC)
     while True:
         tokens, gaps = list(prompt_of(length, seed)), list[float]()
         for _ in range(new_tokens):

@@ -10,8 +10,7 @@ import numpy.typing as npt
 import pytest
 from msgspec.structs import replace
 
-from triolet.loadtest.device.gpu_model_values import log_probabilities as defined
-from triolet.loadtest.device.gpu_model_values import small_weights
+from triolet.loadtest.device.gpu_model_values import OF_FLOAT32, OF_WEIGHTS, log_probabilities, small_weights
 from triolet.loadtest.device.random_adapter import merged, random_adapter, scaled
 from triolet.models.checkpoint.adapter import AdapterWeights, module_sizes
 from triolet.models.checkpoint.spec import alike
@@ -25,10 +24,10 @@ from triolet.protocol.steps import Chunk
 
 from ..adapter_cases import write_adapter
 from .gpu_house import SPEC, Driver, make_gpu_model, prompt_of, record
-from .test_formats import TOLERANCE, log_probabilities, rounded_weights
 
 PROMPT = prompt_of(8, 50)
 PART = 4  # tokens of a step
+TOLERANCE = OF_WEIGHTS["none"]
 # Rows of q and k have another order on the device; an MLP without a gate is one module fewer.
 TURNED = replace(
     SPEC, layers=alike(1), rotary_dim=32, interleaved_rotary=True, gated=False, activation="gelu_tanh"
@@ -73,14 +72,14 @@ def test_log_probabilities_are_those_of_merged_weights(model: GpuModel, gpu: Gpu
         n: np.array([score.logprob for row in rows if row.sequence == 1 + n for score in row.prompt_logprobs])
         for n in adapters
     }
-    base, allowed = rounded_weights("none"), TOLERANCE["none"]
-    wanted = {n: log_probabilities(merged(base, adapter), PROMPT) for n, adapter in ADAPTERS.items()}
-    wanted[0] = log_probabilities(base, PROMPT)
-    halves = {n: log_probabilities(merged(base, scaled(adapter, 0.5)), PROMPT) for n, adapter in ADAPTERS.items()}
+    base = small_weights(SPEC)
+    wanted = {n: log_probabilities(SPEC, merged(base, adapter), PROMPT) for n, adapter in ADAPTERS.items()}
+    wanted[0] = log_probabilities(SPEC, base, PROMPT)
+    halves = {n: log_probabilities(SPEC, merged(base, scaled(adapter, 0.5)), PROMPT) for n, adapter in ADAPTERS.items()}
     for n in adapters:
         for other in adapters:
-            assert (apart(found[n], wanted[other]) < allowed) == (n == other), (n, other)
-        assert n not in halves or apart(found[n], halves[n]) > allowed
+            assert (apart(found[n], wanted[other]) < TOLERANCE) == (n == other), (n, other)
+        assert n not in halves or apart(found[n], halves[n]) > TOLERANCE
     assert model.device.growth() == Growth(0, 0)
 
 
@@ -100,7 +99,7 @@ def test_rows_of_q_and_k_are_in_the_order_of_the_models(quantize: str, cache: st
     gpu.close()
 
     def distance(merged_adapter: AdapterWeights) -> float:
-        return apart(found, defined(TURNED, merged(base, merged_adapter), PROMPT))
+        return apart(found, log_probabilities(TURNED, merged(base, merged_adapter), PROMPT))
 
     order = np.argsort(TURNED.rotary_order)  # what the device would do to rows that it left as they are
     (layer,) = adapter.layers
@@ -110,8 +109,9 @@ def test_rows_of_q_and_k_are_in_the_order_of_the_models(quantize: str, cache: st
         else part
         for module, part in layer.items()
     }
-    assert distance(adapter) < TOLERANCE[quantize] < distance(AdapterWeights((unturned,)))
-    assert quantize == "none" or distance(scaled(adapter, 1.001)) > TOLERANCE[quantize]
+    tolerance = OF_FLOAT32 if quantize == FLOAT32 else TOLERANCE
+    assert distance(adapter) < tolerance < distance(AdapterWeights((unturned,)))
+    assert quantize == "none" or distance(scaled(adapter, 1.001)) > tolerance
 
 
 def chunk_of(adapter: int, start: int, count: int, blocks: tuple[int, ...] = ()) -> Chunk:

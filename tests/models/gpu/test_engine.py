@@ -14,15 +14,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-import safetensors.torch
 import trio
 from tokenizers import Tokenizer, models
 
 from triolet.actors.engine import Engine, run_engine
 from triolet.actors.gateway.outbox import Outbox
+from triolet.loadtest.device.gpu_model_values import small_weights
 from triolet.loadtest.device.random_adapter import merged, random_adapter
-from triolet.models.checkpoint.weights import NormWeights
-from triolet.models.gpu.staging import host_tensor
+from triolet.loadtest.device.random_model import config_of, write_tensors
+from triolet.models.checkpoint.safetensors import WeightArray
 from triolet.protocol.adapters import Adapter
 from triolet.protocol.events import Failed, Finished, StreamEvent, Token
 from triolet.protocol.requests import Generate, TokenPrompt
@@ -30,7 +30,7 @@ from triolet.protocol.sampling import Sampling
 from triolet.protocol.settings import AdapterPlaces, EngineSettings, LimitSettings, ServeSettings
 
 from ..adapter_cases import write_adapter
-from .gpu_house import SPEC, clear_prompt, weights_of
+from .gpu_house import SPEC, clear_prompt
 
 BLOCK_BYTES = SPEC.num_layers * 2 * SPEC.num_kv_heads * 64 * SPEC.head_dim * 2  # in bfloat16
 NEW_TOKENS = 5
@@ -40,37 +40,12 @@ ADAPTER = random_adapter(SPEC, 2, rank=8, scale=1.0)
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("checkpoint")
-    config = {
-        "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "vocab_size": SPEC.vocab_size,
-        "hidden_size": SPEC.hidden_size, "intermediate_size": SPEC.mlp_size, "num_hidden_layers": SPEC.num_layers,
-        "num_attention_heads": SPEC.num_heads, "num_key_value_heads": SPEC.num_kv_heads, "head_dim": SPEC.head_dim,
-        "max_position_embeddings": SPEC.max_position, "rms_norm_eps": SPEC.norm_eps, "attention_bias": True,
-        "rope_theta": 10_000.0,
-    }  # fmt: skip
-    (folder / "config.json").write_text(json.dumps(config))
-    weights = weights_of(SPEC)
-    assert weights.lm_head is not None
-    tensors = {"model.embed_tokens": weights.embedding, "lm_head": weights.lm_head}
-    tensors["model.norm"] = weights.final_norm.gain
-    for index, layer in enumerate(weights.layers):
-        for name, place in {
-            "q": "self_attn.q_proj", "k": "self_attn.k_proj", "v": "self_attn.v_proj", "o": "self_attn.o_proj",
-            "gate": "mlp.gate_proj", "up": "mlp.up_proj", "down": "mlp.down_proj", "q_norm": "self_attn.q_norm",
-            "k_norm": "self_attn.k_norm", "input_norm": "input_layernorm", "mlp_norm": "post_attention_layernorm",
-        }.items():  # fmt: skip
-            found = getattr(layer, name)
-            if isinstance(found, NormWeights):
-                found = found.gain
-            tensors[f"model.layers.{index}.{place}"] = found[0] if name in ("q_norm", "k_norm") else found
-    named = {f"{name}.weight": host_tensor(array) for name, array in tensors.items()}
-    for index, layer in enumerate(weights.layers):
-        for name in ("q", "k", "v"):
-            named[f"model.layers.{index}.self_attn.{name}_proj.bias"] = host_tensor(getattr(layer, f"{name}_bias"))
-        zeros = host_tensor(np.zeros(SPEC.hidden_size, np.float32))  # part of attention_bias
-        named[f"model.layers.{index}.self_attn.o_proj.bias"] = zeros
-    safetensors.torch.save_file(
-        {name: tensor.contiguous() for name, tensor in named.items()}, folder / "model.safetensors"
-    )
+    (folder / "config.json").write_text(json.dumps(config_of(SPEC) | {"attention_bias": True}))
+    tensors: dict[str, WeightArray] = {}
+    small_weights(SPEC, tensors)
+    for layer in range(SPEC.num_layers):  # part of attention_bias
+        tensors[f"model.layers.{layer}.self_attn.o_proj.bias"] = np.zeros(SPEC.hidden_size, np.float32)
+    write_tensors(folder / "model.safetensors", tensors)
     write_adapter(folder / "adapter", ADAPTER)
     words = {f"word{index}": index for index in range(SPEC.vocab_size)}
     Tokenizer(models.WordLevel(words, unk_token="word0")).save(str(folder / "tokenizer.json"))
@@ -142,7 +117,7 @@ async def generate(engine: Engine, folder: Path) -> list[list[int]]:
     banned = await read(submit(engine, prompts[0], sampling=sampling_of(bad_words=((first, third), (second, third)))))
     assert banned[:2] == [first, second]
     assert banned[2] != third
-    prompt = clear_prompt(5, 4, NEW_TOKENS, merged(weights_of(SPEC), ADAPTER))
+    prompt = clear_prompt(5, 4, NEW_TOKENS, merged(small_weights(SPEC), ADAPTER))
     pair = [submit(engine, prompt, adapter=Adapter("own", str(folder / "adapter"))), submit(engine, prompt)]
     own, base = [await read(outbox) for outbox in pair]
     assert own != base

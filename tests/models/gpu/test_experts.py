@@ -13,13 +13,11 @@ import pytest
 from msgspec.structs import replace
 
 from triolet.kernels.experts.routing import Routing
-from triolet.loadtest.device.gpu_model_values import OF_WEIGHTS, STORED, small_weights
-from triolet.models.checkpoint.experts import ExpertSpec, MlpWeights
-from triolet.models.checkpoint.safetensors import WeightArray
+from triolet.loadtest.device.gpu_model_values import OF_WEIGHTS, as_stored, small_weights
+from triolet.models.checkpoint.experts import ExpertSpec
 from triolet.models.checkpoint.spec import LayerSpec, ModelSpec
-from triolet.models.checkpoint.weights import DecoderWeights, LayerWeights
+from triolet.models.checkpoint.weights import DecoderWeights
 from triolet.models.gpu.gpu import GpuModel
-from triolet.models.gpu.staging import host_tensor
 from triolet.models.gpu.stepper import GpuStepper
 from triolet.models.reference.decoder import reference_logits
 from triolet.protocol.steps import Chunk
@@ -49,26 +47,6 @@ MODELS: dict[str, tuple[tuple[LayerSpec, ...], ExpertSpec, str]] = {
 def spec_of(name: str) -> ModelSpec:
     layers, experts, _ = MODELS[name]
     return replace(SPEC, layers=layers, experts=experts, qkv_bias=True, mlp_size=SPEC.mlp_size * (DENSE in layers))
-
-
-def stored(weights: DecoderWeights, quantize: str) -> DecoderWeights:
-    """What the device multiplies with, as float32: all but the head and the routers."""
-
-    def matrix(array: WeightArray) -> WeightArray:
-        return STORED[quantize](host_tensor(array).float()).float().numpy() if array.size else array
-
-    def mlp(weights: MlpWeights) -> MlpWeights:
-        return replace(weights, **{name: matrix(getattr(weights, name)) for name in ("gate", "up", "down")})
-
-    def layer(weights: LayerWeights) -> LayerWeights:
-        experts = weights.experts
-        if experts is not None:
-            shared = None if experts.shared is None else mlp(experts.shared)
-            experts = replace(experts, experts=tuple(map(mlp, experts.experts)), shared=shared)
-        names = ("q", "k", "v", "o", *(() if weights.gate is None else ("gate", "up", "down")))
-        return replace(weights, experts=experts, **{name: matrix(getattr(weights, name)) for name in names})
-
-    return replace(weights, layers=tuple(map(layer, weights.layers)))
 
 
 def normalised(logits: npt.NDArray[np.float32]) -> FloatArray:
@@ -132,7 +110,7 @@ def other_experts(weights: DecoderWeights) -> DecoderWeights:
 @pytest.mark.parametrize("name", MODELS)
 def test_log_probabilities_are_those_of_the_definition(name: str, strict: bool) -> None:
     spec, quantize = spec_of(name), MODELS[name][2]
-    weights = stored(small_weights(spec), quantize)
+    weights = as_stored(small_weights(spec), quantize)
     on_device = found(model_of(name), prompt_of(LENGTH, 50), strict=strict)
     own = on_device.distances(spec, weights)
     wrong = on_device.distances(spec, other_experts(weights))

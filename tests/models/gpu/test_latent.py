@@ -13,9 +13,8 @@ import pytest
 from msgspec.structs import replace
 
 from triolet.loadtest.device.compile_models import DEEPSEEK_V2_LITE
-from triolet.loadtest.device.gpu_model_values import OF_WEIGHTS, STORED, small_weights
+from triolet.loadtest.device.gpu_model_values import OF_WEIGHTS, as_stored, small_weights
 from triolet.models.checkpoint.latent import LatentWeights
-from triolet.models.checkpoint.safetensors import WeightArray
 from triolet.models.checkpoint.spec import ModelSpec
 from triolet.models.checkpoint.weights import DecoderWeights
 from triolet.models.errors import UnsupportedDevice, UnsupportedModel
@@ -23,7 +22,6 @@ from triolet.models.gpu.cache import cache_layout
 from triolet.models.gpu.gpu import GpuModel
 from triolet.models.gpu.load import gpu_sizes
 from triolet.models.gpu.rehearsal import RehearsalDevice
-from triolet.models.gpu.staging import host_tensor
 from triolet.models.gpu.stepper import GpuStepper
 from triolet.protocol.settings import AdapterPlaces, EngineSettings
 from triolet.protocol.steps import BlockCopy, Chunk
@@ -49,22 +47,6 @@ def changed(weights: DecoderWeights, change: Callable[[LatentWeights], LatentWei
     return replace(weights, layers=tuple(layers))
 
 
-def stored(weights: DecoderWeights, quantize: str) -> DecoderWeights:
-    """What the device multiplies with, as float32: all but the head and each head's matrices."""
-
-    def matrix(array: WeightArray | None) -> WeightArray | None:
-        return None if array is None else STORED[quantize](host_tensor(array).float()).float().numpy()
-
-    def latent(weights: LatentWeights) -> LatentWeights:
-        return replace(weights, **{name: matrix(getattr(weights, name)) for name in ("query", "query_down", "down")})
-
-    layers = (
-        replace(layer, **{name: matrix(getattr(layer, name)) for name in ("o", "gate", "up", "down")})
-        for layer in weights.layers
-    )
-    return changed(replace(weights, layers=tuple(layers)), latent)
-
-
 def heads_exchanged(spec: ModelSpec, part: slice) -> Callable[[LatentWeights], LatentWeights]:
     """With keys, or values, that are made as the other head's."""
 
@@ -80,7 +62,7 @@ def heads_exchanged(spec: ModelSpec, part: slice) -> Callable[[LatentWeights], L
 @pytest.mark.parametrize("quantize", MODELS)
 def test_log_probabilities_are_those_of_the_definition(quantize: str, strict: bool) -> None:
     spec = MODELS[quantize]
-    latent, weights = spec.latent, stored(small_weights(spec), quantize)
+    latent, weights = spec.latent, as_stored(small_weights(spec), quantize)
     assert latent is not None
     on_device = found(model_of(quantize), prompt_of(LENGTH, 50), strict=strict)
     own = on_device.distances(spec, weights)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from triolet.loadtest.device.gpu_model_values import small_weights
 from triolet.models.errors import DoesNotFit
 from triolet.models.gpu.device import Graph, Growth, Work
 from triolet.models.gpu.gpu import GpuModel
@@ -20,7 +21,7 @@ from triolet.protocol.settings import MIB, EngineSettings
 from triolet.protocol.steps import Chunk, MemoryPlan, ignore_progress
 
 from ..checkpoint.test_fused import mxfp4, write
-from .gpu_house import SPEC, Driver, clear_prompt, make_gpu_model, record, weights_of
+from .gpu_house import SPEC, Driver, clear_prompt, make_gpu_model, record
 
 BLOCKS = 5
 
@@ -51,7 +52,7 @@ def test_graphs_are_captured_anew_over_the_cache_that_serves() -> None:
         measured.append(graphs)
         return BLOCKS
 
-    model = GpuModel(device, SPEC, weights_of(SPEC), plain.sizes, blocks_beside=blocks_beside)
+    model = GpuModel(device, SPEC, small_weights(SPEC), plain.sizes, blocks_beside=blocks_beside)
     graphs = model.buckets.graph_count
     assert measured == [graphs * MIB]
     assert device.captured == 2 * graphs

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from triolet.loadtest.device.random_model import LLAMA_8B
 from triolet.models.checkpoint.spec import ModelSpec, alike
 from triolet.models.errors import DoesNotFit, UnsupportedDevice, UnsupportedModel
 from triolet.models.gpu.buckets import Buckets, GpuSizes, row_sizes, token_sizes
@@ -28,10 +29,6 @@ from triolet.protocol.steps import MemoryPlan
 from ..parity_variants import VARIANTS, spec_of
 from .gpu_house import LATENT
 
-LLAMA_8B = ModelSpec(
-    family="llama", vocab_size=128256, hidden_size=4096, layers=alike(32), num_heads=32, num_kv_heads=8, head_dim=128,
-    mlp_size=14336, norm_eps=1e-5, max_position=131072,
-)  # fmt: skip
 NO_ADAPTERS = AdapterPlaces()
 
 

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import cast
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 import torch
 from msgspec.structs import replace
 
 from triolet.kernels.experts.routing import Routing
+from triolet.loadtest.device.gpu_model_values import log_probabilities
 from triolet.loadtest.device.random_stored import LAYOUTS, Held, held
 from triolet.models.checkpoint.experts import ExpertSpec
 from triolet.models.checkpoint.gguf.checkpoint import GgufCheckpoint
@@ -34,7 +34,6 @@ from triolet.models.gpu.stepper import GpuStepper
 from triolet.models.gpu.stored import FLOAT32, StoredFormat, described_formats, stored_formats
 from triolet.models.gpu.weights import place_weights, weights_layout
 from triolet.models.memory_plan import size
-from triolet.models.reference.decoder import reference_logits
 from triolet.protocol.settings import MIB, EngineSettings
 from triolet.protocol.steps import Chunk, ignore_progress
 
@@ -109,13 +108,6 @@ def weights(model: str, *, widened: bool = False, wrong: str = "") -> DecoderWei
         return matrix.rows(0, shape[0]) if widened else cast("WeightArray", matrix)
 
     return make_weights(spec_of(model), take)
-
-
-def log_probabilities(spec: ModelSpec, given: DecoderWeights, prompt: tuple[int, ...]) -> npt.NDArray[np.float64]:
-    logits = reference_logits(spec, given, list(prompt)).astype(np.float64)[:-1]
-    shifted = logits - logits.max(axis=1, keepdims=True)
-    shifted -= np.log(np.exp(shifted).sum(axis=1, keepdims=True))
-    return np.asarray(shifted[np.arange(len(prompt) - 1), list(prompt[1:])], np.float64)
 
 
 @pytest.mark.parametrize("model", MODELS)

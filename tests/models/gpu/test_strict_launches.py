@@ -6,68 +6,30 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import pytest
 
+from triolet.loadtest.device.compile_models import LaunchedModel
+from triolet.loadtest.device.layer_launches import captured_launches
 from triolet.models.gpu import attention
-from triolet.models.gpu.buckets import Buckets, GpuSizes, PassShape
-from triolet.models.gpu.device import Graph, Result, Work
-from triolet.models.gpu.gpu import GpuModel
-from triolet.models.gpu.rehearsal import RehearsalDevice
+from triolet.models.gpu.buckets import PassShape
 
-from .gpu_house import SPEC, weights_of
+from .gpu_house import SPEC
 
 INTEGERS_ONLY = {"plan_kernel", "prepare_kernel", "keep_drawn_kernel"}
-Launched = tuple[Any, tuple[tuple[str, Any], ...]]  # Any: Triton's function; arguments by name
 Forms = dict[str, set[object]]  # by kernel: constants, warps and stages of its launches
 
 
-class Ignored:
-    def replay(self) -> None:
-        raise AssertionError("nothing runs here")
-
-
-class Recorder(RehearsalDevice):
-    """Launches nothing; what would be captured is kept by the part of the pass and its shape."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.captured: dict[tuple[str, PassShape], Forms] = {}
-
-    def run(self, work: Callable[[], Result]) -> Result:
-        with self._recording(capturing=False):
-            return work()
-
-    def capture(self, work: Work) -> Graph:
-        assert isinstance(work, partial)
-        with self._recording(capturing=True) as recording:
-            work()
-        forms: Forms = defaultdict(set)
-        for form in recording.forms:
-            name = form.name.rpartition(".")[2]
-            if name not in INTEGERS_ONLY:
-                forms[name].add((form.constants, form.num_warps, form.num_stages, form.fuses))
-        self.captured[work.func.__name__, work.args[0]] = forms
-        return Ignored()
-
-
 def captured(quantize: str, kv_cache_dtype: str) -> dict[tuple[str, PassShape], Forms]:
-    device = Recorder()
-    GpuModel(
-        device,
-        SPEC,
-        weights_of(SPEC),
-        GpuSizes(
-            quantize=quantize,
-            kv_cache_dtype=kv_cache_dtype,
-            num_blocks=4,
-            max_model_len=SPEC.max_position,
-            buckets=Buckets(max_tokens=1100, max_chunks=70, max_rows=300),
-        ),
-    )
-    return device.captured
+    served = LaunchedModel(SPEC, quantize, kv_cache_dtype, max_running=70, max_tokens=1100, max_rows=300)
+    found: dict[tuple[str, PassShape], Forms] = {}
+    for part, launches in captured_launches(served, 90).items():
+        found[part] = defaultdict(set)
+        for name, form in launches:
+            if form is not None and name not in INTEGERS_ONLY:
+                found[part][name].add((form.constants, form.num_warps, form.num_stages, form.fuses))
+    return found
 
 
 def differing(found: dict[tuple[str, PassShape], Forms], *, strict: bool) -> set[str]:
