@@ -10,15 +10,14 @@ is of wall time, or with one thread of CPU time, which a busy machine changes le
 from __future__ import annotations
 
 import argparse
+import json
 import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
-import msgspec
 import numpy as np
-from msgspec import Struct
 from msgspec.structs import replace
 
 from triolet.kernels.simd.formats import WeightFormat
@@ -38,22 +37,8 @@ def milliseconds(runner: CpuRunner, batch: Batch, steps: int, clock: Callable[[]
     return 1000 * (clock() - began) / steps
 
 
-class AdapterSpeed(Struct, frozen=True, kw_only=True):
+def run(weight_format: WeightFormat, rows: int, rank: int, threads: int, turns: int, steps: int) -> dict[str, Any]:
     """Times in milliseconds per step; a turn is the base's, then the adapters'."""
-
-    format: str
-    rows: int
-    rank: int
-    threads: int
-    clock: str
-    base: float
-    adapters: float
-    ratio: float
-    quartiles: tuple[float, float]  # of the turns' ratios
-    turns: tuple[tuple[float, float], ...]
-
-
-def run(weight_format: WeightFormat, rows: int, rank: int, threads: int, turns: int, steps: int) -> AdapterSpeed:
     runner, _ = random_runner(weight_format, sequences=rows, threads=threads, adapters=True)
     adapters = [runner.pack_adapter(random_adapter(runner.spec, seed, rank, alike=True)) for seed in range(rows)]
     for adapter in adapters:
@@ -68,18 +53,15 @@ def run(weight_format: WeightFormat, rows: int, rank: int, threads: int, turns: 
     ]
     runner.close()
     ratios = sorted(plain / slower for plain, slower in pairs)
-    return AdapterSpeed(
-        format=weight_format,
-        rows=rows,
-        rank=rank,
-        threads=threads,
-        clock="CPU time" if threads == 1 else "wall time",
-        base=round(statistics.median(plain for plain, _ in pairs), 2),
-        adapters=round(statistics.median(slower for _, slower in pairs), 2),
-        ratio=round(statistics.median(ratios), 3),
-        quartiles=(round(ratios[len(ratios) // 4], 3), round(ratios[-1 - len(ratios) // 4], 3)),
-        turns=tuple((round(plain, 2), round(slower, 2)) for plain, slower in pairs),
-    )
+    return {
+        "format": weight_format, "rows": rows, "rank": rank, "threads": threads,
+        "clock": "CPU time" if threads == 1 else "wall time",
+        "base": round(statistics.median(plain for plain, _ in pairs), 2),
+        "adapters": round(statistics.median(slower for _, slower in pairs), 2),
+        "ratio": round(statistics.median(ratios), 3),
+        "quartiles": (round(ratios[len(ratios) // 4], 3), round(ratios[-1 - len(ratios) // 4], 3)),
+        "turns": [(round(plain, 2), round(slower, 2)) for plain, slower in pairs],
+    }  # fmt: skip
 
 
 def main() -> None:
@@ -92,18 +74,19 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=2, help="per turn")
     parser.add_argument("--json", type=Path, help="write the results to this file")
     options = parser.parse_args()
-    results = list[AdapterSpeed]()
+    results = list[dict[str, Any]]()
     for weight_format in options.formats:
-        result = run(weight_format, options.rows, options.rank, options.threads, options.turns, options.steps)
-        results.append(result)
-        low, high = result.quartiles
+        found = run(weight_format, options.rows, options.rank, options.threads, options.turns, options.steps)
+        results.append(found)
+        low, high = found["quartiles"]
         print(
-            f"{result.format}, {result.threads} threads, {result.clock}: {result.rows} rows in {result.base} ms, with "
-            f"adapters of rank {result.rank} in {result.adapters} ms: {result.ratio} of the speed ({low} to {high})",
+            f"{weight_format}, {options.threads} threads, {found['clock']}: {options.rows} rows in {found['base']} ms, "
+            f"with adapters of rank {options.rank} in {found['adapters']} ms: {found['ratio']} of the speed "
+            f"({low} to {high})",
             flush=True,
         )
     if options.json is not None:
-        options.json.write_bytes(msgspec.json.format(msgspec.json.encode(results), indent=1) + b"\n")
+        options.json.write_text(json.dumps(results, indent=1) + "\n")
 
 
 if __name__ == "__main__":

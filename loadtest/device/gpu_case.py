@@ -22,34 +22,36 @@ NEEDS_DEVICE = "needs a GPU"
 HERE = "triolet.loadtest.device"
 CHECKED = ("gpu_attention", "gpu_gemm", "gpu_experts", "gpu_rows", "gpu_rope", "gpu_sampling", "gpu_step_inputs")
 TIMED = ("gpu_attention_times", "gpu_gemm_times", "gpu_experts", "gpu_rows_times", "gpu_sampling")
-# In this order: what is wrong need not be fast, and every fraction needs its limit. A part's files come in stages: a
-# wrong kernel should name itself before a model shows it, and FlexAttention compiles longest.
-PARTS: dict[str, tuple[str, tuple[tuple[str, ...], ...]]] = {
-    "smoke": ("smoke", (("gpu_smoke",),)),
-    "correctness": ("checks", (CHECKED, ("gpu_models",))),
-    "limits": ("times", (("gpu_limits",),)),
-    "kernels": ("times", (TIMED, ("gpu_flex_attention",))),
-    "models": ("times", (("gpu_model_times",),)),
-    "serving": ("times", (("gpu_serving",),)),
-    "compiling": ("compilations", (("gpu_tuned",),)),
-    "tuning": ("tunings", (("gpu_tuned",),)),
-}
-# What runs without a GPU, interpreted and tiny.
-DRY = ("smoke", "correctness", "models", "serving", "compiling", "tuning")
-ALONE = frozenset(PARTS) - {"smoke", "correctness", "compiling"}  # what is timed has the machine to itself
-NEEDS = {"kernels": "limits", "models": "limits", "tuning": "compiling"}
-# Of the budget, when a part begins no more cases: one run sees something of every part, the next goes on.
-SHARES = {
-    "smoke": 1.0, "correctness": 0.3, "limits": 1.0, "kernels": 0.55, "models": 0.75, "serving": 0.85,
-    "compiling": 0.95, "tuning": 1.0,
-}  # fmt: skip
 SMOKE_SECONDS = 60.0  # of the whole part: what has not ended then is left to correctness
-# Seconds after which a case hangs, compiling included. The interpreter has no device that could.
-LONGEST = {
-    "smoke": 50, "correctness": 240, "limits": 60, "kernels": 90, "models": 240, "serving": 200,
-    "compiling": 150, "tuning": 90,
-}  # fmt: skip
-LONGEST_DRY = 600
+LONGEST_DRY = 600  # seconds: the interpreter has no device that could hang
+
+
+@dataclass(frozen=True, slots=True)
+class SuitePart:
+    """Its files come in stages: a wrong kernel should name itself before a model shows it, and FlexAttention compiles
+    longest.
+    """
+
+    function: str  # of its files: it makes the cases
+    stages: tuple[tuple[str, ...], ...]
+    share: float  # of the budget, when it begins no more cases: one run sees something of every part, the next goes on
+    longest: int  # seconds after which a case hangs, compiling included
+    dry: bool = True  # runs without a GPU, too, interpreted and tiny
+    alone: bool = True  # on the machine: it is timed
+    needs: str = ""  # another part
+
+
+# In this order: what is wrong need not be fast, and every fraction needs its limit.
+PARTS = {
+    "smoke": SuitePart("smoke", (("gpu_smoke",),), 1.0, 50, alone=False),
+    "correctness": SuitePart("checks", (CHECKED, ("gpu_models",)), 0.3, 240, alone=False),
+    "limits": SuitePart("times", (("gpu_limits",),), 1.0, 60, dry=False),
+    "kernels": SuitePart("times", (TIMED, ("gpu_flex_attention",)), 0.55, 90, dry=False, needs="limits"),
+    "models": SuitePart("times", (("gpu_model_times",),), 0.75, 240, needs="limits"),
+    "serving": SuitePart("times", (("gpu_serving",),), 0.85, 200),
+    "compiling": SuitePart("compilations", (("gpu_tuned",),), 0.95, 150, alone=False),
+    "tuning": SuitePart("tunings", (("gpu_tuned",),), 1.0, 90, needs="compiling"),
+}
 
 
 class Wrong(Exception):
@@ -82,8 +84,9 @@ class GpuMachine:
     def from_json(cls, values: dict[str, Any]) -> GpuMachine:
         return cls(**values)
 
-    def need_float8(self) -> None:
-        if self.capability < 89:
+    def need(self, kind: str) -> None:
+        """Raises Skip where it cannot multiply weights of this kind; a cache of 8 bits it can always read."""
+        if kind.startswith("fp8") and self.capability < 89:
             raise Skip("this device has no float8")
 
     def limit(self, name: str) -> float:
@@ -154,9 +157,8 @@ class Finding:
 
 def cases_of(part: str, dry: bool) -> Iterator[GpuCase]:
     """Of a stage the first case of each file, then the second: cut short, it has seen something of every file."""
-    function, stages = PARTS[part]
-    for files in stages:
-        for row in zip_longest(*(cases_in(file, function, dry) for file in files)):
+    for files in PARTS[part].stages:
+        for row in zip_longest(*(cases_in(file, PARTS[part].function, dry) for file in files)):
             yield from (case for case in row if case is not None)
 
 
@@ -180,10 +182,10 @@ def _raise(error: Exception, machine: GpuMachine) -> Figures:
 
 def chosen_parts(names: list[str]) -> list[str]:
     """In the suite's order; what measures fractions takes the limits along, tuning what it compiles first."""
-    wanted = {*names, *(NEEDS[name] for name in names if name in NEEDS)}
+    wanted = {*names, *(PARTS[name].needs for name in names)}
     return [part for part in PARTS if part in wanted]
 
 
 def begin_until(part: str, began: float, minutes: float, shared: bool) -> float:
     """The time after which the part begins no case. Not `shared`: it has the whole budget."""
-    return began + 60 * minutes * (SHARES[part] if shared else 1.0)
+    return began + 60 * minutes * (PARTS[part].share if shared else 1.0)

@@ -173,8 +173,7 @@ def check_product(
     picks: Tensor | None = None, launch: Few | None = None, of_entries: bool = False, biased: bool = True,
 ) -> Figures:  # fmt: skip
     """Entry by entry, two of a token: rows of tokens, or of entries."""
-    if kind == "fp8":
-        machine.need_float8()
+    machine.need(kind)
     experts, n, k = shape
     stacked, picks = stack(kind, experts, n, k), choices(tokens, experts, 2) if picks is None else picks
     count, form = picks.numel(), stacked.packed.format
@@ -231,8 +230,7 @@ def time_product(kind: str, tokens: int, machine: GpuMachine) -> Figures:
     """Gates and ups of a layer, whose matrices all hold the same values: a share of the bandwidth that the chosen
     experts' weights alone take.
     """
-    if kind == "fp8":
-        machine.need_float8()
+    machine.need(kind)
     one = stack(kind, 1, 2 * WIDTH, HIDDEN).packed
     tensors: dict[str, Any] = {name: part.repeat(EXPERTS, *[1] * (part.ndim - 1)) for name, part in one.tensors.items()}
     weight = replace(one, **tensors)

@@ -159,7 +159,7 @@ def check_int8(strict: bool, shape: Shape, machine: GpuMachine) -> Figures:
 
 def check_fp8(scales: str, strict: bool, shape: Shape, machine: GpuMachine) -> Figures:
     """Blocks of 128 columns differ in size, too: a scale of another block shows."""
-    machine.need_float8()
+    machine.need("fp8")
     m, n, k = shape
     of_x, of_weight = FP8_SCALES[scales]
     sizes = (1.0 + torch.arange(k) // 128)[None, :]

@@ -31,8 +31,7 @@ LIKE = 0.05  # of the largest value: a rival that computes something else is not
 
 def time_gemm(kind: LinearFormat, m: int, n: int, k: int, machine: GpuMachine) -> Figures:
     """The rate of arithmetic, and the share of the bandwidth that the weights alone take; beside torch's GEMMs."""
-    if kind == "fp8":
-        machine.need_float8()
+    machine.need(kind)
     weight, (x, x_scales) = weight_of(kind, drawn(2, n, k)), inputs_of(kind, drawn(1, m, k))
     out = torch.empty(m, n, dtype=torch.bfloat16)
     space = torch.zeros(gpu_launch.workspace_bytes(weight, m, machine.capability), dtype=torch.uint8)

@@ -42,7 +42,7 @@ def bf16_gemm(machine: GpuMachine) -> Figures:
 
 def fp8_gemm(machine: GpuMachine) -> Figures:
     """torch._scaled_mm with scales per tensor, with and without its fast accumulation."""
-    machine.need_float8()
+    machine.need("fp8")
     rates: dict[str, float] = {}
     refused: dict[str, str] = {}
     one = torch.ones(())

@@ -51,7 +51,7 @@ def unload() -> None:
 
 def loaded(kind: Kind, machine: GpuMachine) -> LoadedGpuModel:
     """One at a time: the last model goes before the next comes."""
-    kind.need(machine)
+    machine.need(kind.quantize)
     if kind in _refused:
         raise Skip(f"this model did not load: {_refused[kind]}")
     if kind not in _loaded:

@@ -136,7 +136,7 @@ def scored(model: LoadedGpuModel, request: Request, *, strict: bool) -> Float64A
 
 
 def check_definition(
-    device: Device, quantize: str, cache: str, length: int, sizes: Sizes = SMALL_SIZES, wrong_scale: float = 1.0
+    device: Device, quantize: str, cache: str, length: int, sizes: Sizes, wrong_scale: float = 1.0
 ) -> Figures:
     """The small model in one way of storing it. `wrong_scale`: of a matrix on the device, which must be noticed."""
     spec = WHOLE_BLOCKS if quantize == "fp8-block" else SMALL
@@ -162,9 +162,7 @@ def check_definition(
         model.stepper.close()
 
 
-def check_merged(
-    device: Device, quantize: str, length: int, sizes: Sizes = MERGED_SIZES, wrong_scale: float = 1.0
-) -> Figures:
+def check_merged(device: Device, quantize: str, length: int, sizes: Sizes, wrong_scale: float = 1.0) -> Figures:
     """The small model without an adapter and with each of two, in one batch: as their merged weights.
 
     `wrong_scale`: of the adapters on the device, which must be noticed.

@@ -19,8 +19,10 @@ from msgspec import structs
 from triolet.loadtest.device.gpu_case import Figures, GpuCase, GpuMachine, check, planted
 from triolet.loadtest.device.gpu_model_run import LoadedGpuModel, Sizes
 from triolet.loadtest.device.gpu_model_values import (
+    MERGED_SIZES,
     OF_CACHE,
     OF_WEIGHTS,
+    SMALL_SIZES,
     WRONG_SCALE,
     check_against_default,
     check_definition,
@@ -62,11 +64,6 @@ class Kind(NamedTuple):
         cache = "" if self.cache == "bfloat16" else f" {self.cache} cache"
         return f"{self.name}{weights}{cache}{adapters}{'' if self.overlaps else ' launched apart'}"
 
-    def need(self, machine: GpuMachine) -> None:
-        """Raises Skip where the device cannot multiply these weights; a cache of 8 bits it can always read."""
-        if self.quantize == "fp8":
-            machine.need_float8()
-
 
 KINDS = (
     Kind("llama-8b"), Kind("llama-8b", "int4"), Kind("qwen-0.6b"), Kind("llama-8b", "fp8"),
@@ -96,7 +93,7 @@ def device_of(machine: GpuMachine) -> Device:
 
 
 def check_layer(kind: Kind, machine: GpuMachine) -> Figures:
-    kind.need(machine)
+    machine.need(kind.quantize)
     spec = structs.replace(SPECS[kind.name], layers=SPECS[kind.name].layers[:1])
     sizes = replace(SIZES, kv_bytes=CACHE_BYTES)
     model = LoadedGpuModel(device_of(machine), spec, kind.quantize, sizes, kind.cache)
@@ -110,19 +107,15 @@ def check_layer(kind: Kind, machine: GpuMachine) -> Figures:
 def check_small(
     quantize: str, cache: str, machine: GpuMachine, wrong_scale: float = 1.0, *, smallest: bool = False
 ) -> Figures:
-    if quantize.startswith("fp8"):
-        machine.need_float8()
-    if machine.dry or smallest:
-        return check_definition(device_of(machine), quantize, cache, DRY_LENGTH, DRY_SIZES, wrong_scale)
-    return check_definition(device_of(machine), quantize, cache, SMALL_LENGTH, wrong_scale=wrong_scale)
+    machine.need(quantize)
+    length, sizes = (DRY_LENGTH, DRY_SIZES) if machine.dry or smallest else (SMALL_LENGTH, SMALL_SIZES)
+    return check_definition(device_of(machine), quantize, cache, length, sizes, wrong_scale)
 
 
 def check_adapters(quantize: str, machine: GpuMachine, wrong_scale: float = 1.0) -> Figures:
-    if quantize == "fp8":
-        machine.need_float8()
-    if machine.dry:
-        return check_merged(device_of(machine), quantize, DRY_LENGTH, DRY_MERGED_SIZES, wrong_scale)
-    return check_merged(device_of(machine), quantize, SMALL_LENGTH, wrong_scale=wrong_scale)
+    machine.need(quantize)
+    length, sizes = (DRY_LENGTH, DRY_MERGED_SIZES) if machine.dry else (SMALL_LENGTH, MERGED_SIZES)
+    return check_merged(device_of(machine), quantize, length, sizes, wrong_scale)
 
 
 def checks(dry: bool) -> list[GpuCase]:

@@ -79,8 +79,7 @@ def check_stored(out: Tensor, scales: Tensor, exact: Tensor) -> Figures:
 
 def output(rows: int, size: int, kind: str, machine: GpuMachine) -> tuple[Tensor, Tensor]:
     dtype, grouped = FORMATS[kind]
-    if dtype == torch.float8_e4m3fn:
-        machine.need_float8()
+    machine.need(kind)
     return torch.empty(rows, size, dtype=dtype), torch.full((rows, size // 128) if grouped else (rows,), -1.0)
 
 

@@ -10,16 +10,14 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from triolet.loadtest.device.gpu_case import (
-    ALONE,
     BAD,
-    DRY,
-    LONGEST,
     LONGEST_DRY,
     NEEDS_DEVICE,
+    PARTS,
     SMOKE_SECONDS,
     Finding,
     begin_until,
-)
+)  # fmt: skip
 from triolet.loadtest.device.gpu_crew import Closed, TimedOut, Worker, WorkerEnded, WorkerRefused
 from triolet.loadtest.device.gpu_journal import Journal
 from triolet.loadtest.device.gpu_report import figures_text
@@ -128,11 +126,11 @@ def run_parts(
 
     left_out = 0
     for part in parts:
-        if dry and part not in DRY:
+        if dry and not PARTS[part].dry:
             if f"{part}/*" not in journal.findings:
                 journal.finish(Finding(f"{part}/*", "skipped", 0.0, note=NEEDS_DEVICE))
             continue
-        longest = LONGEST_DRY if dry else LONGEST[part]
+        longest = LONGEST_DRY if dry else PARTS[part].longest
         if times.seconds_for(longest) < LEAST:
             print(f"{part}: no time was left to look at it")
             left_out += 1
@@ -143,10 +141,9 @@ def run_parts(
             print(f"{part}: its cases could not be listed: {error}")
             left_out += 1
             continue
-        if part in ALONE:
-            for worker in crew[1:]:
-                worker.end()
-        workers = crew[:1] if part in ALONE else crew
+        workers = crew[:1] if PARTS[part].alone else crew
+        for worker in crew[len(workers) :]:
+            worker.end()
         ask = [asking(worker) for worker in workers]
         # What the smoke has checked is not checked again, and what it had no time for is.
         names = [name for name in names if name.replace("correctness/", "smoke/", 1) not in journal.findings]

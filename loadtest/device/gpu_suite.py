@@ -25,7 +25,7 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
-from triolet.loadtest.device.gpu_case import ALONE, BAD, DRY, HERE, PARTS, chosen_parts
+from triolet.loadtest.device.gpu_case import BAD, HERE, PARTS, chosen_parts
 from triolet.loadtest.device.gpu_crew import Worker, WorkerEnded, WorkerRefused, scratch_folders
 from triolet.loadtest.device.gpu_journal import Journal
 from triolet.loadtest.device.gpu_report import write_report
@@ -41,9 +41,10 @@ def parsed(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog=f"python -m {HERE}.gpu_suite", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    dry = (name for name, part in PARTS.items() if part.dry)
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="results; give it again to go on")
     parser.add_argument(
-        "--dry-run", action="store_true", help=f"tiny and interpreted, no GPU is needed: {', '.join(DRY)}"
+        "--dry-run", action="store_true", help=f"tiny and interpreted, no GPU is needed: {', '.join(dry)}"
     )
     parser.add_argument("--only", action="append", choices=PARTS, help="this part; may be given several times")
     parser.add_argument("--keep-going", action="store_true", help="after a smoke that failed, too")
@@ -104,7 +105,7 @@ def main(arguments: list[str] | None = None) -> int:
                 )
                 for _ in range(options.workers)
             ]  # fmt: skip
-            for worker in crew if parts[0] not in ALONE else ():
+            for worker in () if PARTS[parts[0]].alone else crew:
                 worker.begin()
             machine = crew[0].machine()
             journal = Journal(options.out, machine)

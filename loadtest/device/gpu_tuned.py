@@ -69,8 +69,7 @@ def attention(kind: str, form: Form, chunks: Chunks, machine: GpuMachine) -> Tun
 
 def products(kind: LinearFormat, rows: int, shapes: tuple[tuple[int, int], ...], machine: GpuMachine) -> Tuned:
     """Of all shapes together, so that one does not decide."""
-    if kind == "fp8":
-        machine.need_float8()
+    machine.need(kind)
     weights = [weight_of(kind, drawn(2, n, k)) for n, k in shapes]
     inputs = {k: inputs_of(kind, drawn(1, rows, k)) for _, k in shapes}
     launch: Launch = launch_for(kind, machine.capability, rows, False)

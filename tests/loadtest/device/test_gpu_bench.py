@@ -9,6 +9,7 @@ from functools import partial
 import pytest
 from torch.nn.attention import SDPBackend
 
+from triolet.kernels.gemm.gpu_table import LinearFormat
 from triolet.loadtest.device import gpu_attention_times as attention
 from triolet.loadtest.device import gpu_experts as experts
 from triolet.loadtest.device import gpu_gemm_times as gemm
@@ -18,7 +19,7 @@ from triolet.loadtest.device import gpu_models as models
 from triolet.loadtest.device import gpu_rows_times as rows
 from triolet.loadtest.device import gpu_sampling as sampling
 from triolet.loadtest.device import gpu_timing as timing
-from triolet.loadtest.device.gpu_case import PARTS, Figures, GpuMachine, Skip, Wrong, cases_of
+from triolet.loadtest.device.gpu_case import PARTS, GpuMachine, Skip, Wrong, cases_of
 from triolet.loadtest.device.gpu_model_run import LoadedGpuModel, Sizes
 from triolet.loadtest.device.gpu_ragged import Form
 from triolet.loadtest.device.random_adapter import random_adapter
@@ -46,6 +47,16 @@ def _run_once(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "microseconds", once)
 
 
+def serve(monkeypatch: pytest.MonkeyPatch, model: LoadedGpuModel, graph_seconds: Callable[..., float]) -> None:
+    """Cases of models get this one, whatever they ask for, and so long a graph."""
+
+    def loaded(kind: models.Kind, machine: GpuMachine) -> LoadedGpuModel:
+        return model
+
+    monkeypatch.setattr(model_times, "loaded", loaded)
+    monkeypatch.setattr(model_times, "graph_seconds", graph_seconds)
+
+
 def test_every_case_has_a_name_of_its_own() -> None:
     for part in PARTS:
         names = [case.name for case in cases_of(part, False)]
@@ -68,16 +79,9 @@ def test_attention_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     assert figures["math without groups_us"] > figures["math_us"]  # it was timed later
 
 
-@pytest.mark.parametrize(
-    "run",
-    [
-        partial(gemm.time_gemm, "w4a16", 5, 128, 256),
-        partial(gemm.time_gemm, "fp8", 16, 128, 256),
-        partial(gemm.time_gemm, "w8a8", 5, 128, 256),
-    ],
-)
-def test_gemms_are_measured(run: Callable[[GpuMachine], Figures]) -> None:
-    figures = run(MACHINE)
+@pytest.mark.parametrize("kind", ["w4a16", "fp8", "w8a8"])
+def test_gemms_are_measured(kind: LinearFormat) -> None:
+    figures = gemm.time_gemm(kind, 16 if kind == "fp8" else 5, 128, 256, MACHINE)
     assert figures["speedup"] == figures["rival_us"] / figures["us"]
 
 
@@ -146,15 +150,7 @@ def test_a_model_is_stepped_two_steps_ahead_and_grows_by_nothing(monkeypatch: py
     assert model.prefill_seconds(4) > 0
     assert models.check_growth(model, ((1, 4),)) == {"allocations": 0, "compilations": 0}
     kind = models.Kind("qwen-0.6b", "int4")
-
-    def loaded(kind: models.Kind, machine: GpuMachine) -> LoadedGpuModel:
-        return model
-
-    def graph_seconds(model: LoadedGpuModel, batch: int) -> float:
-        return 1e-9
-
-    monkeypatch.setattr(model_times, "loaded", loaded)
-    monkeypatch.setattr(model_times, "graph_seconds", graph_seconds)
+    serve(monkeypatch, model, lambda *_: 1e-9)
     monkeypatch.setattr(model_times, "SIZES", Sizes(2, 4, 64, 1 << 16))
     figures = model_times.time_decode(kind, 2, 3, 2, MACHINE)
     assert figures["tokens_s"] == pytest.approx(2e6 / figures["step_us"])
@@ -178,11 +174,16 @@ def test_launches_are_kept_apart_for_the_model_that_asks(monkeypatch: pytest.Mon
     for kind in (models.Kind("tiny"), models.Kind("tiny", overlaps=False)):
         monkeypatch.setattr(model_times, "_loaded", {})
         model_times.loaded(kind, MACHINE)
-    as_others, apart = (
-        ("device", "overlap True", "model", "overlap True"),
-        ("device", "overlap False", "model", "overlap True"),
-    )
-    assert made == [*as_others, *apart]
+    assert made == [
+        "device",
+        "overlap True",
+        "model",
+        "overlap True",
+        "device",
+        "overlap False",
+        "model",
+        "overlap True",
+    ]
     assert models.Kind("tiny", overlaps=False).title == "tiny launched apart"
 
 
@@ -199,11 +200,7 @@ class ShrinkingDevice(RehearsalDevice):
 
 def test_a_cold_start_tells_the_memory_of_graphs_beside_what_was_planned(monkeypatch: pytest.MonkeyPatch) -> None:
     model = LoadedGpuModel(ShrinkingDevice(16 * 10**9), TINY, "none", Sizes(1, 2, 64, 1 << 16))
-
-    def loaded(kind: models.Kind, machine: GpuMachine) -> LoadedGpuModel:
-        return model
-
-    monkeypatch.setattr(model_times, "loaded", loaded)
+    serve(monkeypatch, model, lambda: 0.0)
     figures = model_times.time_cold_start(models.Kind("qwen-0.6b"), MACHINE)
     assert (figures["kernels_gb"], figures["graphs_gb"]) == (1.0, 2.0)  # the model asks too
     graphs = round(figures["planned_kernels_and_graphs_gb"] * 1e9) - LIBRARY_BYTES
@@ -216,15 +213,7 @@ def test_adapters_are_timed_against_the_same_model_without(monkeypatch: pytest.M
     model.add_adapters([random_adapter(TINY, 1)])
     for name, value in (("PROMPT", 1), ("WARM_UP", 1), ("STEPS", 1)):
         monkeypatch.setattr(model_times, name, value)
-
-    def loaded(kind: models.Kind, machine: GpuMachine) -> LoadedGpuModel:
-        return model
-
-    def graph_seconds(model: LoadedGpuModel, batch: int, *, adapted: bool) -> float:
-        return 2e-9 if adapted else 1e-9
-
-    monkeypatch.setattr(model_times, "loaded", loaded)
-    monkeypatch.setattr(model_times, "graph_seconds", graph_seconds)
+    serve(monkeypatch, model, lambda *_, adapted: 2e-9 if adapted else 1e-9)
     figures = model_times.time_adapters(models.Kind("qwen-0.6b", adapters=1), MACHINE)
     assert (figures["base_graph_us"], figures["graph_us"]) == pytest.approx((1e-3, 2e-3))
     assert 0 < figures["of_base"] == pytest.approx(figures["base_step_us"] / figures["step_us"])
@@ -254,7 +243,7 @@ def test_fp8_weights_are_skipped_where_a_device_has_no_float8() -> None:
             with pytest.raises(Skip, match="no float8"):
                 models.check_layer(kind, old)
         else:
-            kind.need(old)  # 8-bit caches it can read
+            old.need(kind.quantize)  # 8-bit caches it can read
     with pytest.raises(Skip, match="no float8"):
         models.check_small("fp8", "bfloat16", old)
 

@@ -7,7 +7,7 @@ import select
 import sys
 import threading
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
@@ -38,10 +38,16 @@ for line in sys.stdin:
 """
 
 
+def made(folder: Path, program: str, environment: dict[str, str] | None = None, scratch: Sequence[Path] = ()) -> Worker:
+    command = [sys.executable, "-c", program]
+    return Worker(
+        folder / "log.txt", dry=True, environment=environment or dict(os.environ), command=command, scratch=scratch
+    )  # fmt: skip
+
+
 @pytest.fixture
 def worker(tmp_path: Path) -> Iterator[Worker]:
-    command = [sys.executable, "-c", STAND_IN]
-    with Worker(tmp_path / "log.txt", dry=True, environment=dict(os.environ), command=command) as worker:
+    with made(tmp_path, STAND_IN) as worker:
         yield worker
 
 
@@ -71,9 +77,8 @@ def test_a_worker_that_hangs_is_killed_with_all_that_it_started(worker: Worker, 
 
 
 def test_starting_takes_no_longer_than_its_case_may(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", "import time; time.sleep(60)"]
     with (
-        Worker(tmp_path / "log.txt", dry=True, environment=dict(os.environ), command=command) as worker,
+        made(tmp_path, "import time; time.sleep(60)") as worker,
         pytest.raises(TimedOut, match="did not start within 1 s"),
     ):
         worker.ask({"run": "one"}, 1.0)
@@ -85,14 +90,8 @@ def test_workers_begin_together_and_are_asked_later(tmp_path: Path) -> None:
     os.mkfifo(pipe)
     with ExitStack() as stack:
         workers = [
-            stack.enter_context(
-                Worker(
-                    tmp_path / "log.txt", dry=True, environment=dict(os.environ),
-                    command=[sys.executable, "-c", f"open({str(pipe)!r}, {mode!r})\n{STAND_IN}"],
-                )
-            )
-            for mode in ("r", "w")
-        ]  # fmt: skip
+            stack.enter_context(made(tmp_path, f"open({str(pipe)!r}, {mode!r})\n{STAND_IN}")) for mode in ("r", "w")
+        ]
         for worker in workers:
             worker.begin()
         pids = {worker.ask({"run": "one"}, 60)["pid"] for worker in workers for _ in range(2)}
@@ -103,10 +102,8 @@ def test_what_a_killed_case_wrote_goes_with_it(tmp_path: Path) -> None:
     hello = STAND_IN.strip().splitlines()[:3]
     write = f"folder = os.environ['{SCRATCH}'].split(os.pathsep)[0]; os.mkdir(folder + '/checkpoint')"
     fill = "open(folder + '/checkpoint/weights', 'w').write('much'); print('', file=open(folder + '/seen', 'w'))"
-    command = [sys.executable, "-c", "\n".join([*hello, "sys.stdin.readline()", write, fill, "time.sleep(60)"])]
-    with scratch_folders("triolet-test-") as folders, Worker(
-        tmp_path / "log.txt", dry=True, environment=dict(os.environ), command=command, scratch=folders
-    ) as worker:  # fmt: skip
+    program = "\n".join([*hello, "sys.stdin.readline()", write, fill, "time.sleep(60)"])
+    with scratch_folders("triolet-test-") as folders, made(tmp_path, program, scratch=folders) as worker:
         worker.machine()
         with pytest.raises(TimedOut):
             worker.ask({"run": "one"}, 2.0)
@@ -116,9 +113,8 @@ def test_what_a_killed_case_wrote_goes_with_it(tmp_path: Path) -> None:
 
 
 def test_a_machine_that_will_not_do_is_said_once(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", """print('{"refused": "no GPU here"}')"""]
     with (
-        Worker(tmp_path / "log.txt", dry=False, environment=dict(os.environ), command=command) as worker,
+        made(tmp_path, """print('{"refused": "no GPU here"}')""") as worker,
         pytest.raises(WorkerRefused, match="no GPU here"),
     ):
         worker.machine()
@@ -238,7 +234,6 @@ def test_wheels_are_there_for_the_workers_alone(tmp_path: Path) -> None:
     said = install_wheels(wheels, site)
     assert said.startswith("1 of 2 wheels installed")
     assert "broken-1-py3-none-any.whl: " in said
-    environment = path_with(site, processes=2)
-    command = [sys.executable, "-c", f"import triolet_rival, triolet.models.checkpoint.spec\n{STAND_IN}"]
-    with Worker(tmp_path / "log.txt", dry=True, environment=environment, command=command) as worker:
+    program = f"import triolet_rival, triolet.models.checkpoint.spec\n{STAND_IN}"
+    with made(tmp_path, program, path_with(site, processes=2)) as worker:
         assert worker.machine() == GpuMachine("cpu", 90, "a machine", {})

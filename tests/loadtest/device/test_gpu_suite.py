@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -14,10 +15,7 @@ from types import ModuleType
 import pytest
 
 from triolet.loadtest.device.gpu_case import (
-    DRY,
-    LONGEST,
     PARTS,
-    SHARES,
     Figures,
     Finding,
     Goal,
@@ -25,6 +23,7 @@ from triolet.loadtest.device.gpu_case import (
     GpuMachine,
     Skip,
     Status,
+    SuitePart,
     Wrong,
     begin_until,
     cases_of,
@@ -77,25 +76,10 @@ def test_the_dry_run_checks_every_kernel_and_notices_planted_faults(tmp_path: Pa
     assert len(checked) == sum(map(len, parts.values())) - len(unchecked)  # nothing was checked twice
     assert re.fullmatch("[0-9a-f]{16}", by_name["smoke/this machine"]["figures"]["triton_key"])
     for operation in (
-        "attention",
-        "attention by TMA",
-        "gemm",
-        "gemm as Q4_K",
-        "experts route",
-        "experts group",
-        "experts Q4_K",
-        "experts combine",
-        "rms_norm",
-        "layer_norm",
-        "sampling",
-        "rope",
-        "silu_mul",
-        "silu_mul clamped",
-        "caps of logits",
-        "gather",
-        "step inputs",
-        "small model",
-    ):
+        "attention", "attention by TMA", "gemm", "gemm as Q4_K", "experts route", "experts group", "experts Q4_K",
+        "experts combine", "rms_norm", "layer_norm", "sampling", "rope", "silu_mul", "silu_mul clamped", "quantise",
+        "caps of logits", "gather", "step inputs", "small model",
+    ):  # fmt: skip
         assert any(name.startswith(operation) for name in checked), operation
     smoked = {name.partition("/")[2] for name in parts["smoke"]}
     for names in FIRST.values():
@@ -103,8 +87,9 @@ def test_the_dry_run_checks_every_kernel_and_notices_planted_faults(tmp_path: Pa
     refused = [case["note"] for name, case in by_name.items() if "planted" in name]
     assert len(refused) >= 5
     assert all(note.startswith("refused: ") for note in refused)
-    for part in set(PARTS) - set(DRY):
-        assert by_name[f"{part}/*"]["note"] == "needs a GPU"
+    on_device = [name for name, part in PARTS.items() if not part.dry]
+    for name in on_device:
+        assert by_name[f"{name}/*"]["note"] == "needs a GPU"
     timeline = by_name["models/tiny int4 kernels of one stream"]["figures"]
     assert timeline["launches"] == sum(row["count"] for row in timeline["timeline"]) > 20
     assert {row["kernel"]: row["count"] for row in timeline["timeline"]}["decode_kernel"] == 1
@@ -123,7 +108,7 @@ def test_the_dry_run_checks_every_kernel_and_notices_planted_faults(tmp_path: Pa
     unpack(tmp_path / "triton-cache.tar.gz", tmp_path / "again")
     assert (tmp_path / "again/KEY/one.cubin").read_bytes() == b"machine code"
     begun = [line for line in (tmp_path / "cases.jsonl").read_text().splitlines() if '"begun"' in line]
-    assert len(set(begun)) == len(by_name) - (len(PARTS) - len(DRY))  # all but those that need a GPU
+    assert len(set(begun)) == len(by_name) - len(on_device)  # all but those that need a GPU
     assert len(begun) - len(set(begun)) <= 1  # the one that was cut began again
 
 
@@ -258,7 +243,6 @@ def test_every_part_gets_its_share_of_the_time() -> None:
         [1600, 1180, 1600, 1330, 1450, 1510, 1570, 1600]
     )
     assert begin_until("kernels", 1000.0, 10.0, shared=False) == 1600
-    assert set(SHARES) == set(LONGEST) == set(PARTS)
 
 
 def test_later_cases_know_the_limits_and_the_offline_rates(tmp_path: Path) -> None:
@@ -268,8 +252,12 @@ def test_later_cases_know_the_limits_and_the_offline_rates(tmp_path: Path) -> No
     assert known_figures(journal) == {"copy_gb_s": 4000.0, "tiny batch 64 tokens_s": 9.0}
 
 
+def limits_of(*stages: tuple[str, ...]) -> SuitePart:
+    return replace(PARTS["limits"], stages=stages)
+
+
 def test_a_missing_package_skips_what_needs_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(PARTS, "limits", ("times", (("gpu_nowhere",),)))
+    monkeypatch.setitem(PARTS, "limits", limits_of(("gpu_nowhere",)))
     (case,) = cases_of("limits", False)
     assert run_case(case, MACHINE)[0] == "failed"  # a module of ours is no package that may be missing
     monkeypatch.setattr("triolet.loadtest.device.gpu_case.HERE", "elsewhere")
@@ -296,9 +284,9 @@ def test_a_part_that_is_cut_short_has_seen_something_of_every_file(monkeypatch: 
         module = ModuleType(file)
         vars(module)["times"] = partial(made, names)
         monkeypatch.setitem(sys.modules, f"triolet.loadtest.device.{file}", module)
-    monkeypatch.setitem(PARTS, "limits", ("times", (tuple(cases),)))
+    monkeypatch.setitem(PARTS, "limits", limits_of(tuple(cases)))
     assert [case.name for case in cases_of("limits", True)] == [f"{name}True" for name in "adebfc"]
-    monkeypatch.setitem(PARTS, "limits", ("times", (("gpu_three", "gpu_two"), ("gpu_one",))))
+    monkeypatch.setitem(PARTS, "limits", limits_of(("gpu_three", "gpu_two"), ("gpu_one",)))
     assert [case.name for case in cases_of("limits", True)] == [f"{name}True" for name in "edfabc"]
 
 

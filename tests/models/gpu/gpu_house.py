@@ -138,6 +138,10 @@ class Driver:
             self._finish()
         return self.results
 
+    def drop(self, *sequences: int) -> None:
+        self.step(dropped=sequences)
+        self.drain()
+
     def tokens(self, sequence: int) -> list[int]:
         """All that a sequence has drawn."""
         return [token for step in self.drain() for row in step if row.sequence == sequence for token in row.tokens]

@@ -150,8 +150,7 @@ def test_an_adapter_takes_the_place_of_another_behind_the_steps_that_use_it(gpu:
     assert alone[4] != alone[9]
     with pytest.raises(DoesNotFit, match="room for 2 adapters, all of it taken: raise --max-loras"):
         gpu.read_adapter(6, str(folder / "4"))()
-    driver.step(dropped=[24, 29, 21, 22])
-    driver.drain()
+    driver.drop(24, 29, 21, 22)
 
 
 def test_what_there_is_no_room_for_is_refused(gpu: GpuStepper, tmp_path: Path) -> None:

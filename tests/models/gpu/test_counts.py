@@ -51,7 +51,6 @@ def test_counts_survive_the_loss_of_their_slots(gpu: GpuStepper) -> None:
             done.append(max(biases[number], key=lambda token: biases[number][token] - 100 * done.count(token)))
         driver.step(*chunks, new=[] if turn else new)
     found = {number: driver.tokens(60 + number) for number in biases}
-    driver.step(dropped=range(60, 60 + len(biases)))
-    driver.drain()
+    driver.drop(*range(60, 60 + len(biases)))
     assert found == expected
     assert {tuple(tokens) for tokens in expected.values()} >= {(7, 7, 8, 7), (7, 7)}

@@ -79,8 +79,7 @@ def mixed_scenario(driver: Driver) -> dict[int, list[int]]:
     )
     driver.step(Chunk(sequence=1, start=len(so_far), count=1, sample=True))
     result = {number: driver.tokens(number) for number in (1, 2, 3)}
-    driver.step(dropped=[1, 3])
-    driver.drain()
+    driver.drop(1, 3)
     return result
 
 
@@ -140,8 +139,7 @@ def test_sampling_parameters_reach_their_rows(gpu: GpuStepper) -> None:
     driver.step(Chunk(sequence=11, start=0, count=4, blocks=(9,), sample=True), new=[again], dropped=[11, 12, 13])
     driver.step(Chunk(sequence=11, start=4, count=1, sample=True))
     assert driver.tokens(11)[3:] == [8, 7]
-    driver.step(dropped=[11])
-    driver.drain()
+    driver.drop(11)
 
 
 def test_prompt_log_probabilities_in_several_passes(gpu: GpuStepper, cpu: CpuStepper) -> None:
@@ -152,8 +150,7 @@ def test_prompt_log_probabilities_in_several_passes(gpu: GpuStepper, cpu: CpuSte
         chunk = Chunk(sequence=21, start=0, count=7, blocks=(2,), sample=True, prompt_logprobs=True)
         driver.step(chunk, new=[record(21, prompt_of(7, 8), prompt_logprobs=1)])
         results.append(driver.drain()[0][0])
-        driver.step(dropped=[21])
-        driver.drain()
+        driver.drop(21)
     on_gpu, on_cpu = ([score.logprob or 0.0 for score in result.prompt_logprobs] for result in results)
     assert results[0].tokens == results[1].tokens
     assert [score.token_id for score in results[0].prompt_logprobs] == list(prompt_of(7, 8)[1:])
@@ -169,8 +166,7 @@ def test_copied_blocks_serve_another_sequence(gpu: GpuStepper) -> None:
     assert driver.tokens(32) == driver.tokens(31)
     with pytest.raises(ValueError, match="source and target in one step"):
         driver.step(copies=[BlockCopy(1, 6), BlockCopy(6, 2)])
-    driver.step(dropped=[31, 32])
-    driver.drain()
+    driver.drop(31, 32)
 
 
 def choices_of_a_prompt(driver: Driver, *copies: BlockCopy) -> list[tuple[int, float | None]]:
@@ -220,8 +216,7 @@ def test_bad_steps_are_refused_by_name(gpu: GpuStepper) -> None:
         driver.step(new=[record(41, (1, 2))])
     with pytest.raises(ValueError, match="token ids below"):
         driver.step(new=[record(42, (1, SPEC.vocab_size))])
-    driver.step(dropped=[41])
-    driver.drain()
+    driver.drop(41)
 
 
 def test_nothing_is_allocated_or_compiled_after_ready(model: GpuModel, gpu: GpuStepper) -> None:
