@@ -88,8 +88,7 @@ def time_mixed(machine: GpuMachine) -> Figures:
     return {"us": time}
 
 
-def times(dry: bool) -> list[GpuCase]:
-    del dry  # never there
+def times(_dry: bool) -> list[GpuCase]:
     return [
         GpuCase("decode 64 x 4k bf16", partial(time_decode, "bf16"), Goal("of_copy", 0.85, 0.95)),
         GpuCase("decode 64 x 4k fp8", partial(time_decode, "fp8"), Goal("of_bf16_time", 0.60, 0.52, less=True)),

@@ -175,8 +175,7 @@ def cases_in(file: str, function: str, dry: bool) -> list[GpuCase]:
     return made
 
 
-def _raise(error: Exception, machine: GpuMachine) -> Figures:
-    del machine
+def _raise(error: Exception, _machine: GpuMachine) -> Figures:
     raise error
 
 

@@ -106,10 +106,9 @@ def routed(
 
 
 def check_route(
-    routing: Routing, tokens: int, experts: int, machine: GpuMachine, *, corrected: bool = False
+    routing: Routing, tokens: int, experts: int, _machine: GpuMachine, *, corrected: bool = False
 ) -> Figures:
     """On a grid, so that many scores are equal, and so are the choices to the bit; one row is NaN, one padding."""
-    del machine  # one launch for every device
     logits, bias = (8 * drawn(1, tokens, experts)).round() / 8, (8 * drawn(2, experts)).round() / 8
     logits[-2] = torch.nan
     # Not on the grid: scores that are equal with it and not without.
@@ -150,8 +149,7 @@ def check_group(picks: Tensor, experts: int, block_m: int) -> Figures:
     return {"blocks": used}
 
 
-def check_drawn_group(tokens: int, experts: int, chosen: int, block_m: int, machine: GpuMachine) -> Figures:
-    del machine  # one launch for every device
+def check_drawn_group(tokens: int, experts: int, chosen: int, block_m: int, _machine: GpuMachine) -> Figures:
     return check_group(choices(tokens, experts, chosen), experts, block_m)
 
 
@@ -194,8 +192,7 @@ def check_product(
     return no_worse(out, plain, exact)
 
 
-def check_sum(tokens: int, chosen: int, size: int, machine: GpuMachine, *, shared: bool = True) -> Figures:
-    del machine  # one launch for every device
+def check_sum(tokens: int, chosen: int, size: int, _machine: GpuMachine, *, shared: bool = True) -> Figures:
     results, beside = drawn(1, tokens * chosen, size).bfloat16(), drawn(3, tokens, size).bfloat16()
     weights, out = drawn(2, tokens, chosen + 1), torch.full((tokens, size), torch.nan, dtype=torch.bfloat16)
     combine(results, weights, beside if shared else None, out)
@@ -251,8 +248,7 @@ def time_product(kind: str, tokens: int, machine: GpuMachine) -> Figures:
     }
 
 
-def times(dry: bool) -> list[GpuCase]:
-    del dry  # never there
+def times(_dry: bool) -> list[GpuCase]:
     return [
         GpuCase(f"experts {kind} {tokens} tokens", partial(time_product, kind, tokens))
         for kind in ("bf16", "w8", "w4 zeros", "fp8", "Q4_K", "MXFP4")

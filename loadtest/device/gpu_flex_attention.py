@@ -42,8 +42,7 @@ def beside_flex(shape: tuple[int, int, int], ours: list[tuple[int, int]], machin
     return {"us": time, "rival_us": rival, "speedup": rival / time}
 
 
-def times(dry: bool) -> list[GpuCase]:
-    del dry  # never there
+def times(_dry: bool) -> list[GpuCase]:
     return [
         GpuCase("rival: FlexAttention 8k causal", partial(beside_flex, (1, PROMPT, PROMPT), [(PROMPT, PROMPT)])),
         GpuCase("rival: FlexAttention decode 64 x 4k", partial(beside_flex, (64, 1, 4096), EVEN)),

@@ -105,8 +105,7 @@ def w4_goal(m: int, n: int, k: int) -> Goal:
     return Goal("speedup", 1.7 if n == k else 2.2, 3.3)
 
 
-def times(dry: bool) -> list[GpuCase]:
-    del dry  # never there
+def times(_dry: bool) -> list[GpuCase]:
 
     def case(title: str, kind: LinearFormat, m: int, n: int, k: int, goal: Goal | None = None) -> GpuCase:
         return GpuCase(f"{title} {m}x{n}x{k}", partial(time_gemm, kind, m, n, k), goal)

@@ -14,24 +14,21 @@ GEMMS = ((8192, 8192, 8192), (4096, 14336, 4096), (16384, 8192, 8192))  # M, N, 
 COPIED = 2 << 30  # bytes, forty times the L2
 
 
-def copy_bandwidth(machine: GpuMachine) -> Figures:
+def copy_bandwidth(_machine: GpuMachine) -> Figures:
     """Bytes read and bytes written, in GB/s."""
-    del machine
     source = torch.randint(-(1 << 31), (1 << 31) - 1, (COPIED // 4,), dtype=torch.int32)  # zeros draw less power
     target = torch.empty_like(source)
     copied = microseconds(lambda: target.copy_(source))
     return {"copy_gb_s": 2 * COPIED / copied / 1e3}
 
 
-def small_graph(machine: GpuMachine) -> Figures:
+def small_graph(_machine: GpuMachine) -> Figures:
     """A graph of one tiny kernel: what every time here holds beside the work, in microseconds."""
-    del machine
     tiny = torch.zeros(1)
     return {"graph_us": microseconds(lambda: tiny.add_(1))}
 
 
-def bf16_gemm(machine: GpuMachine) -> Figures:
-    del machine
+def bf16_gemm(_machine: GpuMachine) -> Figures:
     rates: dict[str, float] = {}
     for m, n, k in GEMMS:
         x, w, out = drawn(1, m, k).bfloat16(), drawn(2, n, k).bfloat16(), torch.empty(m, n, dtype=torch.bfloat16)
@@ -61,8 +58,7 @@ def fp8_gemm(machine: GpuMachine) -> Figures:
     return {"fp8_tflops": rates[shape], "fp8_shape": shape}
 
 
-def times(dry: bool) -> list[GpuCase]:
-    del dry  # never there
+def times(_dry: bool) -> list[GpuCase]:
     return [
         GpuCase("copy bandwidth", copy_bandwidth),
         GpuCase("one tiny graph", small_graph),

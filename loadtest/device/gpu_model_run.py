@@ -31,8 +31,8 @@ GREEDY = Sampling(temperature=0.0)
 Heard = Callable[[Row], object]
 
 
-def _no_one(result: Row) -> None:
-    del result
+def _no_one(_result: Row) -> None:
+    """Hears it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,13 +6,13 @@ One stream against the bandwidth roofline, batches, prompts, idle time, the kern
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import torch
 
 from triolet.kernels.gpu.language import OVERLAPPING, overlap_launches
-from triolet.loadtest.device.gpu_case import Figures, Goal, GpuCase, GpuMachine, Skip, check
+from triolet.loadtest.device.gpu_case import Figures, Goal, GpuCase, GpuMachine, Skip
 from triolet.loadtest.device.gpu_model_run import LoadedGpuModel
 from triolet.loadtest.device.gpu_models import DRY_SIZES, KINDS, SIZES, SPECS, Kind, check_growth, device_of
 from triolet.loadtest.device.gpu_strict_bits import check_strict
@@ -122,10 +122,6 @@ def time_adapters(kind: Kind, machine: GpuMachine) -> Figures:
     return figures | model.growth()
 
 
-def batch_title(batch: int) -> str:
-    return "one stream" if batch == 1 else f"batch {batch}"
-
-
 def decode_shape(model: LoadedGpuModel, batch: int, *, adapted: bool = False) -> PassShape:
     return model.model.buckets.shape([1] * batch, batch, adapted=adapted)
 
@@ -176,45 +172,40 @@ def strict_bits(kind: Kind, machine: GpuMachine) -> Figures:
     return check_strict(loaded(kind, machine), STRICT_TOKENS)
 
 
+# What is timed of a model, and by what; bits and growth are checked.
+CASES: dict[str, tuple[Any, ...]] = {  # Any: a function of a kind, what it is given, and a machine
+    "cold start": (time_cold_start,),
+    "one stream": (time_decode, 1, PROMPT, STEPS),
+    "batch 64": (time_decode, 64, PROMPT, STEPS),
+    "batch 256": (time_decode, 256, PROMPT, STEPS),
+    "batch 64 behind 2k": (time_decode, 64, LONG_PROMPT, LONG_STEPS),  # where the cache is as large as the weights
+    "kernels of one stream": (time_kernels, 1),
+    "kernels of batch 64": (time_kernels, 64),
+    "prompt of 8192": (time_prefill,),
+    "bits alone": (strict_bits,),
+    "grows by nothing": (growth,),
+}
+
+
+def case(kind: Kind, title: str, goal: Goal | None = None) -> GpuCase:
+    run, *given = CASES[title]
+    checks = run in (strict_bits, growth)
+    return GpuCase(f"{kind.title} {title}", partial(run, kind, *given), goal, checks=checks, on_host=True)
+
+
 def times(dry: bool) -> list[GpuCase]:
-    def case(kind: Kind, title: str, run: Callable[..., Figures], *given: int, goal: Goal | None = None) -> GpuCase:
-        return GpuCase(f"{kind.title} {title}", partial(run, kind, *given), goal, on_host=True)
-
-    def start(kind: Kind) -> GpuCase:
-        return case(kind, "cold start", time_cold_start)
-
-    def decode(kind: Kind, batch: int, goal: Goal | None = None) -> GpuCase:
-        return case(kind, batch_title(batch), time_decode, batch, PROMPT, STEPS, goal=goal)
-
-    def kernels(kind: Kind, batch: int) -> GpuCase:
-        return case(kind, f"kernels of {batch_title(batch)}", time_kernels, batch)
-
-    def long_decode(kind: Kind) -> GpuCase:
-        """Where the cache is as large as the weights."""
-        return case(kind, "batch 64 behind 2k", time_decode, 64, LONG_PROMPT, LONG_STEPS)
-
-    def prompt(kind: Kind) -> GpuCase:
-        return case(kind, "prompt of 8192", time_prefill)
-
-    def bits(kind: Kind) -> GpuCase:
-        return check(f"{kind.title} bits alone", partial(strict_bits, kind), on_host=True)
-
     if dry:
-        return [start(TINIEST), kernels(TINIEST, 1)]
+        return [case(TINIEST, title) for title in ("cold start", "kernels of one stream")]
     found: list[GpuCase] = []
     for kind in KINDS[:3]:
-        goal = ROOFLINE[kind.quantize] if kind.name == "llama-8b" else None
-        found += [start(kind), decode(kind, 1, goal), decode(kind, 64, IDLE), decode(kind, 256, IDLE)]
-        found += [kernels(kind, 1), kernels(kind, 64), prompt(kind), bits(kind)]
-        if kind == Kind("llama-8b"):
-            found.append(long_decode(kind))
-        found.append(check(f"{kind.title} grows by nothing", partial(growth, kind), on_host=True))
-    for kind in APART:
-        found += [decode(kind, 1), kernels(kind, 1)]
+        goals = {"batch 64": IDLE, "batch 256": IDLE}
+        goals |= {"one stream": ROOFLINE[kind.quantize]} if kind.name == "llama-8b" else {}
+        left_out = () if kind == Kind("llama-8b") else ("batch 64 behind 2k",)
+        found += [case(kind, title, goals.get(title)) for title in CASES if title not in left_out]
+    found += [case(kind, title) for kind in APART for title in ("one stream", "kernels of one stream")]
     for kind in KINDS[3:]:
-        if kind.quantize == "fp8":
-            found += [start(kind), decode(kind, 1), decode(kind, 64), prompt(kind), bits(kind)]
-        else:
-            found += [start(kind), long_decode(kind), bits(kind)]
+        of_weights, of_cache = ("one stream", "batch 64", "prompt of 8192"), ("batch 64 behind 2k",)
+        asked = of_weights if kind.quantize == "fp8" else of_cache
+        found += [case(kind, title) for title in ("cold start", *asked, "bits alone")]
     each = f"{ADAPTED.title}, a row each"
     return [*found, GpuCase(each, partial(time_adapters, ADAPTED), OF_BASE, on_host=True)]

@@ -149,9 +149,8 @@ def check_quantise(rows: int, size: int, kind: str, machine: GpuMachine) -> Figu
     return check_stored(out, scales, x.double())
 
 
-def check_caps(rows: int, size: int, machine: GpuMachine) -> Figures:
+def check_caps(rows: int, size: int, _machine: GpuMachine) -> Figures:
     """A factor with and without a cap: float32's roundings, and a little of the cap where tanh ends."""
-    del machine  # one launch for every device
     worst = 0.0
     for factor, cap in ((0.3, None), (0.5, 6.0), (1.0, 30.0)):
         logits = 20 * drawn(1, rows, size)

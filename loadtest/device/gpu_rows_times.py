@@ -72,8 +72,7 @@ def beside_liger(name: str, rows: int, machine: GpuMachine) -> Figures:
 WORKS = {"rms_norm": rms_norm_work, "silu_mul": silu_mul_work, "rope": rope_work, "gather": gather_work}
 
 
-def times(dry: bool) -> list[GpuCase]:
-    del dry  # never there
+def times(_dry: bool) -> list[GpuCase]:
     found = [
         GpuCase(f"{name} {rows} rows", partial(time_moved, partial(work, rows)))
         for name, work in WORKS.items()

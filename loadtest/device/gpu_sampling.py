@@ -173,8 +173,7 @@ def sampler_work(rows: int, asked: str, machine: GpuMachine) -> Moved:
     return Moved(run, 4 * rows * VOCAB)
 
 
-def times(dry: bool) -> list[GpuCase]:
-    del dry  # never there
+def times(_dry: bool) -> list[GpuCase]:
     return [
         GpuCase(f"sampler {asked} {rows} rows", partial(time_moved, partial(sampler_work, rows, asked)))
         for asked in TIMED

@@ -53,8 +53,7 @@ def random_tensors(spec: ModelSpec) -> Callable[..., WeightArray]:
     values = DEVIATION * np.random.default_rng(0).standard_normal(min(DISTINCT, largest), dtype=np.float32)
     bits = np.resize(bfloat16_bits(values), largest).astype(np.uint16, copy=False)  # for the checker: resize forgets
 
-    def take(name: str, *shape: int) -> WeightArray:
-        del name
+    def take(_name: str, *shape: int) -> WeightArray:
         if len(shape) == 1:
             return np.ones(shape, np.float32)
         return bits[: prod(shape)].reshape(shape)

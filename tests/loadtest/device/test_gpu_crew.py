@@ -173,8 +173,7 @@ def test_a_case_that_the_end_of_the_run_cuts_short_is_run_again(tmp_path: Path) 
 
 
 def test_a_case_that_hangs_or_crashes_is_a_finding_and_the_rest_is_run(tmp_path: Path) -> None:
-    def ask(name: str, limit: float) -> Finding:
-        del limit
+    def ask(name: str, _limit: float) -> Finding:
         if name.endswith("hangs"):
             raise TimedOut("did not end within 90 s")
         if name.endswith("crashes"):
@@ -189,8 +188,7 @@ def test_a_case_that_hangs_or_crashes_is_a_finding_and_the_rest_is_run(tmp_path:
 
 
 def test_a_machine_without_its_device_leaves_the_rest_for_another_time(tmp_path: Path) -> None:
-    def ask(name: str, limit: float) -> Finding:
-        del limit
+    def ask(name: str, _limit: float) -> Finding:
         if name.endswith("one"):
             return Finding(name, "right", 0.1)
         raise WorkerRefused("torch sees no GPU here")
@@ -204,8 +202,7 @@ def test_a_machine_without_its_device_leaves_the_rest_for_another_time(tmp_path:
 def test_workers_share_the_cases(tmp_path: Path) -> None:
     meeting = threading.Barrier(2, timeout=30)
 
-    def ask(name: str, limit: float) -> Finding:
-        del limit
+    def ask(name: str, _limit: float) -> Finding:
         meeting.wait()  # both are at work at the same time, or this breaks
         return Finding(name, "right", 0.1)
 

@@ -22,9 +22,8 @@ MACHINE = GpuMachine("cpu", 90, "a machine", {}, multiprocessors=2)
 TABLE = Few(16, 64, 128, 64, 2, 4, 3)
 
 
-def few(times: Mapping[str, list[int]], machine: GpuMachine) -> tuning.Tuned:
+def few(times: Mapping[str, list[int]], _machine: GpuMachine) -> tuning.Tuned:
     """Neighbours of TABLE. A form's works take these times, one after the other, others 9; four stages are wrong."""
-    del machine
 
     def works(candidate: Few) -> Works:
         name = next(name for name, form in forms.items() if form == candidate)
