@@ -9,15 +9,19 @@ from typing import Any
 import pytest
 import safetensors.torch
 import torch
+from msgspec.structs import replace
 
 from triolet.kernels.gemm.gpu_weights import quantise_fp8
+from triolet.loadtest.device.gpu_model_values import small_weights
+from triolet.loadtest.device.random_model import TINY, config_of
 from triolet.models.checkpoint.open import open_checkpoint
+from triolet.models.checkpoint.safetensors import WeightArray
 from triolet.models.checkpoint.weights import load_weights
 from triolet.models.errors import UnsupportedDevice, UnsupportedModel
 from triolet.models.gpu.fill import fill_weights
 from triolet.models.gpu.load import gpu_sizes, load_on_gpu, sizes_of
 from triolet.models.gpu.rehearsal import RehearsalDevice
-from triolet.models.gpu.staging import Staging
+from triolet.models.gpu.staging import Staging, host_tensor
 from triolet.models.gpu.weights import place_weights
 from triolet.protocol.settings import AdapterPlaces, EngineSettings
 from triolet.protocol.steps import ignore_progress
@@ -25,48 +29,27 @@ from triolet.protocol.steps import ignore_progress
 from ..checkpoint.test_fused import mxfp4, write
 from .gpu_house import SPEC
 
-HIDDEN, VOCABULARY = 128, 40
-SHAPES = {
-    **{f"self_attn.{name}_proj": (128, HIDDEN) for name in "qkvo"},
-    **{f"mlp.{name}_proj": (256, HIDDEN) for name in ("gate", "up")},
-    "mlp.down_proj": (HIDDEN, 256),
-}
+WHOLE_BLOCKS = replace(TINY, hidden_size=128, num_kv_heads=2, mlp_size=256, max_position=64)  # a Qwen3 of one layer
 SETTINGS = EngineSettings(model="", max_running=1, max_step_tokens=2)
 Tensors = dict[str, torch.Tensor]
 
 
 def tensors_of(block: int = 128, plain: str = "") -> Tensors:
-    """A Qwen3 of one layer; the matrix `plain` is in bfloat16."""
-    generator = torch.Generator().manual_seed(9)
-    found = {
-        "model.embed_tokens.weight": torch.randn(VOCABULARY, HIDDEN, generator=generator).bfloat16(),
-        "lm_head.weight": torch.randn(VOCABULARY, HIDDEN, generator=generator).bfloat16(),
-        "model.norm.weight": torch.ones(HIDDEN).bfloat16(),
-    }
-    for name in ("input_layernorm", "post_attention_layernorm"):
-        found[f"model.layers.0.{name}.weight"] = torch.ones(HIDDEN).bfloat16()
-    for name in ("q_norm", "k_norm"):
-        found[f"model.layers.0.self_attn.{name}.weight"] = torch.ones(64).bfloat16()
-    for name, shape in SHAPES.items():
-        matrix, place = torch.randn(shape, generator=generator) / 8, f"model.layers.0.{name}.weight"
-        if name == plain:
-            found[place] = matrix.bfloat16()
-        else:
-            found[place], found[f"{place}_scale_inv"] = quantise_fp8(matrix, block, block)
+    """All matrices of the layer in blocks; the matrix `plain` is in bfloat16."""
+    arrays: dict[str, WeightArray] = {}
+    small_weights(WHOLE_BLOCKS, arrays)
+    found = {name: host_tensor(array) for name, array in arrays.items()}
+    for name in [name for name in found if "proj" in name and not (plain and plain in name)]:
+        found[name], found[f"{name}_scale_inv"] = quantise_fp8(found[name].float(), block, block)
     return found
 
 
 def written(folder: Path, tensors: Tensors, block: int = 128) -> Path:
-    config = {
-        "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "vocab_size": VOCABULARY, "hidden_size": HIDDEN,
-        "intermediate_size": 256, "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 2,
-        "head_dim": 64, "max_position_embeddings": 64, "rms_norm_eps": 1e-6,
-        "quantization_config": {
-            "quant_method": "fp8", "fmt": "e4m3", "weight_block_size": [block, block], "activation_scheme": "dynamic",
-        },
+    quantised = {
+        "quant_method": "fp8", "fmt": "e4m3", "weight_block_size": [block, block], "activation_scheme": "dynamic",
     }  # fmt: skip
     folder.mkdir()
-    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "config.json").write_text(json.dumps(config_of(WHOLE_BLOCKS) | {"quantization_config": quantised}))
     safetensors.torch.save_file(tensors, folder / "model.safetensors")
     return folder
 

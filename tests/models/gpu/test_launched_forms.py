@@ -83,23 +83,12 @@ def test_a_form_that_was_not_recorded_is_found(monkeypatch: pytest.MonkeyPatch) 
     known = named(recorded(*FORMATS[0]))
     monkeypatch.setattr(activation, "TILES", {80: (LaunchRow(None, activation.ActivationLaunch(32, 4), "planted"),)})
     unknown = named(rehearsed(*FORMATS[0])) - known
-    assert {str(name).rpartition(".")[2] for name, *_ in unknown} == {"activation_kernel"}
+    assert {form.name.rpartition(".")[2] for form in unknown} == {"activation_kernel"}
 
 
-def named(forms: set[KernelForm]) -> set[tuple[object, ...]]:
+def named(forms: set[KernelForm]) -> set[KernelForm]:
     """Without the number of programs, by which devices differ."""
-    return {
-        (
-            form.name,
-            form.signature,
-            tuple(pair for pair in form.constants if pair[0] != "PROGRAMS"),
-            form.aligned,
-            form.num_warps,
-            form.num_stages,
-            form.fuses,
-        )
-        for form in forms
-    }
+    return {replace(form, constants=tuple(pair for pair in form.constants if pair[0] != "PROGRAMS")) for form in forms}
 
 
 @jit(do_not_specialize=["free"])
