@@ -11,7 +11,7 @@ import torch
 
 from triolet.kernels.paged_attention import gpu_launch
 from triolet.loadtest.device.gpu_case import Figures, GpuCase, GpuMachine, Skip, check, planted
-from triolet.loadtest.device.gpu_check import equal, fault, require
+from triolet.loadtest.device.gpu_check import equal, faulty, require
 from triolet.loadtest.device.gpu_ragged import Form, Ragged
 
 CACHES = ("bf16", "fp8", "int8")
@@ -87,30 +87,18 @@ def check_cuts(form: Form, prompt: int, cuts: Sequence[Sequence[int]], machine: 
     return {"rows": prompt, "ways": 2 * (1 + len(cuts))}
 
 
-def planted_cut(old: str, new: str, machine: GpuMachine) -> Figures:
-    with fault(gpu_launch, "prefill_kernel", old, new):
-        return check_cuts(replace(TINY, strict=True), CUT_SMALL, CUTS_SMALL, machine)
-
-
-def planted_form(name: str, old: str, new: str, machine: GpuMachine) -> Figures:
-    with fault(gpu_launch, name, old, new):
-        return check_form(TINY, SMALL, machine)
-
-
+TINY_ALONE = partial(check_form, TINY, SMALL)
+TINY_CUT = partial(check_cuts, replace(TINY, strict=True), CUT_SMALL, CUTS_SMALL)
 PLANTED = [
-    planted(
-        "a prompt's rows know their tile",
-        partial(planted_cut, "output / total[:, None]", "output / (total[:, None] + 0.01 * offset)"),
-    ),
-    planted(
-        "attention sees a key too many",
-        partial(planted_form, "decode_kernel", "position < length", "position <= length"),
-    ),
-    planted(
-        "attention leaves a part out",
-        partial(planted_form, "decode_kernel", "first_slot, parts, kv_head", "first_slot, parts - 1, kv_head"),
-    ),
-]
+    planted(f"attention: {name}", faulty(run, (gpu_launch, kernel, old, new)))
+    for name, run, kernel, old, new in (
+        ("a prompt's rows know their tile", TINY_CUT, "prefill_kernel", "output / total[:, None]",
+         "output / (total[:, None] + 0.01 * offset)"),
+        ("a key too many", TINY_ALONE, "decode_kernel", "position < length", "position <= length"),
+        ("a part left out", TINY_ALONE, "decode_kernel", "first_slot, parts, kv_head",
+         "first_slot, parts - 1, kv_head"),
+    )
+]  # fmt: skip
 
 
 def checks(dry: bool) -> list[GpuCase]:

@@ -10,16 +10,17 @@ import inspect
 import itertools
 import sys
 import tempfile
-from collections.abc import Generator
-from contextlib import contextmanager
+from collections.abc import Callable, Generator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import ModuleType
 
 import torch
 
-from triolet.loadtest.device.gpu_case import Figures, Wrong
+from triolet.loadtest.device.gpu_case import Figures, GpuMachine, Wrong
 
 Tensor = torch.Tensor
+Run = Callable[[GpuMachine], Figures]
 _numbers = itertools.count()  # a fault may be planted in a kernel that has one
 
 
@@ -52,6 +53,18 @@ def no_worse(found: Tensor, plain: Tensor, exact: Tensor) -> Figures:
     error = float((found.double() - exact).abs().max())
     require(error <= allowed, f"error {error:.3g}, plain torch's rule allows {allowed:.3g}")
     return {"error": error, "allowed": allowed}
+
+
+def faulty(run: Run, *faults: tuple[ModuleType, str, str, str]) -> Run:
+    """The case with these faults planted."""
+
+    def ran(machine: GpuMachine) -> Figures:
+        with ExitStack() as stack:
+            for planted in faults:
+                stack.enter_context(fault(*planted))
+            return run(machine)
+
+    return ran
 
 
 @contextmanager

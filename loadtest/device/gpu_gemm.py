@@ -27,7 +27,7 @@ from triolet.kernels.gemm.gpu_weights import (
     quantise_w4,
 )
 from triolet.loadtest.device.gpu_case import Figures, GpuCase, GpuMachine, check, planted
-from triolet.loadtest.device.gpu_check import drawn, equal, fault, no_worse, require, within
+from triolet.loadtest.device.gpu_check import drawn, equal, faulty, no_worse, require, within
 from triolet.loadtest.device.random_stored import LAYOUTS, held
 from triolet.models.gpu.stored import format_of, pack_stored
 
@@ -214,21 +214,17 @@ EITHER: dict[str, Callable[[bool, Shape, GpuMachine], Figures]] = {  # strict or
 STORED = ("Q4_0", "Q4_1", "Q4_K", "AWQ", "Q8_0", "Q6_K", "MXFP4")
 
 
-def planted_packed(old: str, new: str, machine: GpuMachine) -> Figures:
-    # The kernel is made anew, as it is, because one that was compiled keeps the functions it was compiled with.
-    again = "sums = w4_sums("
-    with fault(gpu_packed, "w4_sums", old, new), fault(gpu_launch_packed, "w4_gemm_kernel", again, again):
-        if "least" in old:
-            return check_stored("Q4_K", False, (5, 72, 256), machine)
-        return check_packed(partial(w4, 128, True), False, (5, 128, 256), machine)
-
-
+# The kernel is made anew, as it is, because one that was compiled keeps the functions it was compiled with.
+AGAIN = gpu_launch_packed, "w4_gemm_kernel", "sums = w4_sums(", "sums = w4_sums("
+W4 = partial(check_packed, partial(w4, 128, True), False, (5, 128, 256))
 PLANTED = [
-    planted(
-        "gemm swaps nibbles", partial(planted_packed, "low, high = unpack_groups(", "high, low = unpack_groups(")
-    ),
-    planted("gemm forgets a scale", partial(planted_packed, "EVEN_K) * now", "EVEN_K)")),
-    planted("gemm takes another minimum", partial(planted_packed, "low1, scale1, least1", "low1, scale1, least0")),
+    planted(name, faulty(run, (gpu_packed, "w4_sums", old, new), AGAIN))
+    for name, run, old, new in (
+        ("gemm swaps nibbles", W4, "low, high = unpack_groups(", "high, low = unpack_groups("),
+        ("gemm forgets a scale", W4, "EVEN_K) * now", "EVEN_K)"),
+        ("gemm takes another minimum", partial(check_stored, "Q4_K", False, (5, 72, 256)),
+         "low1, scale1, least1", "low1, scale1, least0"),
+    )
 ]  # fmt: skip
 
 

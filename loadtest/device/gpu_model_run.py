@@ -6,6 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 from msgspec.structs import replace
@@ -87,6 +88,12 @@ class LoadedGpuModel:
         }
         self._next = self._steps = 0
         self._pending: deque[tuple[PendingStep, Heard]] = deque()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stepper.close()
 
     def add_adapters(self, adapters: Sequence[AdapterWeights]) -> None:
         """By the numbers 1, 2, …; the same object several times is packed once."""

@@ -148,9 +148,8 @@ def check_definition(
         first = weights.layers[0]
         down = (host_tensor(first.down).float() * wrong_scale).numpy()
         weights = structs.replace(weights, layers=(structs.replace(first, down=down), *weights.layers[1:]))
-    model = LoadedGpuModel(device, spec, quantize, sizes, cache, weights)
     figures: Figures = {"allowed": tolerance}
-    try:
+    with LoadedGpuModel(device, spec, quantize, sizes, cache, weights) as model:
         for strict in (False, True):
             found = scored(model, Request(prompt, (7,), sampling=PROMPT_SCORED), strict=strict)
             error = float(np.abs(found - exact).mean())
@@ -158,8 +157,6 @@ def check_definition(
             require(error <= tolerance, f"{name}: off by {error:.3g} on the mean, {tolerance:.3g} is allowed")
             figures[f"{name}_error"] = error
         return figures | model.growth()
-    finally:
-        model.stepper.close()
 
 
 def check_merged(device: Device, quantize: str, length: int, sizes: Sizes, wrong_scale: float = 1.0) -> Figures:
@@ -176,19 +173,16 @@ def check_merged(device: Device, quantize: str, length: int, sizes: Sizes, wrong
     pairs = zip((*exact, exact[1], exact[2]), (exact[1], exact[2], exact[0], *wrong), strict=True)
     apart = min(float(np.abs(one - other).mean()) for one, other in pairs)
     require(apart > 1.5 * tolerance, f"this check would not notice a wrong adapter: {apart:.3g} apart")
-    model = LoadedGpuModel(device, SMALL, quantize, sizes, weights=weights, adapters=len(adapters))
-    model.add_adapters([scaled(adapter, wrong_scale) for adapter in adapters])
     requests = [Request(prompt, (7,), sampling=PROMPT_SCORED, adapter=number) for number in range(3)]
     figures: Figures = {"allowed": tolerance, "apart": apart}
-    try:
+    with LoadedGpuModel(device, SMALL, quantize, sizes, weights=weights, adapters=len(adapters)) as model:
+        model.add_adapters([scaled(adapter, wrong_scale) for adapter in adapters])
         found, _ = answers(model, requests, 1, strict=False)
         for number, (answer, wanted) in enumerate(zip(found, exact, strict=True)):
             error = float(np.abs(np.array([score.logprob for score in answer.prompt]) - wanted).mean())
             require(error <= tolerance, f"adapter {number}: off by {error:.3g} on the mean, {tolerance:.3g} is allowed")
             figures[f"error_{number}"] = error
         return figures | model.growth()
-    finally:
-        model.stepper.close()
 
 
 def allowed_apart(spec: ModelSpec, quantize: str, cache: str) -> float:

@@ -96,12 +96,9 @@ def check_layer(kind: Kind, machine: GpuMachine) -> Figures:
     machine.need(kind.quantize)
     spec = structs.replace(SPECS[kind.name], layers=SPECS[kind.name].layers[:1])
     sizes = replace(SIZES, kv_bytes=CACHE_BYTES)
-    model = LoadedGpuModel(device_of(machine), spec, kind.quantize, sizes, kind.cache)
-    try:
+    with LoadedGpuModel(device_of(machine), spec, kind.quantize, sizes, kind.cache) as model:
         figures = check_strict(model, LAYER_TOKENS) | check_against_default(model, kind.cache, 300)
         return {"ready_s": model.cold_start["ready_s"]} | figures | check_growth(model, ((17, 200),))
-    finally:
-        model.stepper.close()
 
 
 def check_small(

@@ -21,7 +21,7 @@ from triolet.kernels.rms_norm.gpu import norm_rows
 from triolet.kernels.rms_norm.reference import rms_norm_reference
 from triolet.kernels.silu_mul.reference import silu_mul_reference
 from triolet.loadtest.device.gpu_case import Figures, GpuCase, GpuMachine, check, planted
-from triolet.loadtest.device.gpu_check import drawn, equal, fault, within
+from triolet.loadtest.device.gpu_check import drawn, equal, faulty, within
 
 Tensor = torch.Tensor
 EPS = 1e-2  # large, so that leaving it out shows
@@ -48,6 +48,13 @@ MIDDLES = {
     "gelu_tanh": Middle("gelu_tanh"), "gelu with a bias": Middle("gelu", biased=True),
     "relu2": Middle("relu2", gated=False), "silu_mul clamped": Middle(biased=True, clamp=Clamp(2.5, 1.7, 1.0)),
 }  # fmt: skip
+
+
+NO_EPS = rms_norm_gpu, "norm_rows_kernel", "/ SIZE + eps", "/ SIZE"
+NO_OFFSET = (  # the kernel is made anew: a compiled one keeps the functions it was compiled with
+    (activation_gpu, "between", "+ OFFSET", ""),
+    (activation_gpu, "activation_kernel", "value = between(", "value = between("),
+)
 
 
 def as_numpy(tensor: Tensor) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
@@ -174,17 +181,6 @@ def check_gather(rows: int, count: int, size: int, machine: GpuMachine) -> Figur
     return {"rows": rows}
 
 
-def planted_norm(machine: GpuMachine) -> Figures:
-    with fault(rms_norm_gpu, "norm_rows_kernel", "/ SIZE + eps", "/ SIZE"):
-        return check_norm(3, 100, "bf16", machine)
-
-
-def planted_activation(machine: GpuMachine) -> Figures:
-    again = "value = between("
-    with fault(activation_gpu, "between", "+ OFFSET", ""), fault(activation_gpu, "activation_kernel", again, again):
-        return check_activation(3, 100, "bf16", machine, MIDDLES["silu_mul clamped"])
-
-
 def checks(dry: bool) -> list[GpuCase]:
     found: dict[str, partial[Figures]] = {}
     sizes = [(3, 384)] if dry else [(3, 100), (3, 384), (64, 4096), (1000, 14336), (5, 20480)]
@@ -201,8 +197,9 @@ def checks(dry: bool) -> list[GpuCase]:
             found[f"{name} {rows}x{size}"] = partial(check_activation, rows, size, "bf16", middle=middle)
     found["gather"] = partial(check_gather, 6, 7, 150) if dry else partial(check_gather, 999, 128256, 4096)
     found["caps of logits"] = partial(check_caps, 3, 1500 if dry else 128_256)
+    clamped = partial(check_activation, 3, 100, "bf16", middle=MIDDLES["silu_mul clamped"])
     return [
         *(check(name, run) for name, run in found.items()),
-        planted("rms_norm without eps", planted_norm),
-        planted("a clamped activation without its offset", planted_activation),
+        planted("rms_norm without eps", faulty(partial(check_norm, 3, 100, "bf16"), NO_EPS)),
+        planted("a clamped activation without its offset", faulty(clamped, *NO_OFFSET)),
     ]

@@ -23,7 +23,7 @@ from triolet.kernels.sampling.gpu_rows import ROW_WORDS
 from triolet.kernels.sampling.reference import sample as definition
 from triolet.kernels.sampling.rows import OK, ROW, SamplingRows
 from triolet.loadtest.device.gpu_case import Figures, GpuCase, GpuMachine, check, planted
-from triolet.loadtest.device.gpu_check import drawn, fault, require
+from triolet.loadtest.device.gpu_check import drawn, faulty, require
 from triolet.loadtest.device.gpu_timing import Moved, time_moved
 
 Float32Array = npt.NDArray[np.float32]
@@ -148,15 +148,11 @@ def check_sampler(vocab: int, machine: GpuMachine) -> Figures:
     return {"error": check_rows(logits, batch, machine)[1], "allowed": LOGPROB_SLACK}
 
 
-def planted_draw(vocab: int, machine: GpuMachine) -> Figures:
-    with fault(gpu_launch, "draw_kernel", "token + 64, b", "token + 64, c"):
-        return check_sampler(vocab, machine)
-
-
 def checks(dry: bool) -> list[GpuCase]:
     sizes = (300,) if dry else (300, 32000, 128256, 151936)
     checked = [check(f"sampling {vocab}", partial(check_sampler, vocab)) for vocab in sizes]
-    return [*checked, planted("sampler swaps random words", partial(planted_draw, 300))]
+    swapped = gpu_launch, "draw_kernel", "token + 64, b", "token + 64, c"
+    return [*checked, planted("sampler swaps random words", faulty(partial(check_sampler, 300), swapped))]
 
 
 def sampler_work(rows: int, asked: str, machine: GpuMachine) -> Moved:

@@ -213,7 +213,11 @@ def test_adapters_are_timed_against_the_same_model_without(monkeypatch: pytest.M
     model.add_adapters([random_adapter(TINY, 1)])
     for name, value in (("PROMPT", 1), ("WARM_UP", 1), ("STEPS", 1)):
         monkeypatch.setattr(model_times, name, value)
-    serve(monkeypatch, model, lambda *_, adapted: 2e-9 if adapted else 1e-9)
+
+    def graph_seconds(*_: object, adapted: bool) -> float:
+        return 2e-9 if adapted else 1e-9
+
+    serve(monkeypatch, model, graph_seconds)
     figures = model_times.time_adapters(models.Kind("qwen-0.6b", adapters=1), MACHINE)
     assert (figures["base_graph_us"], figures["graph_us"]) == pytest.approx((1e-3, 2e-3))
     assert 0 < figures["of_base"] == pytest.approx(figures["base_step_us"] / figures["step_us"])
