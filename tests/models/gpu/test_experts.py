@@ -4,6 +4,7 @@ probabilities of the definition with the same roundings, of a prompt and of rows
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 
@@ -72,9 +73,8 @@ class Found:
 
 
 @cache
-def model_of(name: str) -> GpuModel:
-    spec = spec_of(name)
-    return make_gpu_model(spec=spec, weights=small_weights(spec), quantize=MODELS[name][2], max_running=1, max_tokens=6)
+def model_of(spec: ModelSpec, quantize: str) -> GpuModel:
+    return make_gpu_model(spec=spec, weights=small_weights(spec), quantize=quantize, max_running=1, max_tokens=6)
 
 
 def found(model: GpuModel, prompt: tuple[int, ...], *, strict: bool) -> Found:
@@ -95,6 +95,18 @@ def found(model: GpuModel, prompt: tuple[int, ...], *, strict: bool) -> Found:
     return Found((*prompt, *driver.tokens(1)[:DECODED]), scores, normalised(np.concatenate(decoded)))
 
 
+Wrong = Callable[[ModelSpec, DecoderWeights], list[tuple[ModelSpec, DecoderWeights]]]
+
+
+def check_model(spec: ModelSpec, quantize: str, wrong: Wrong, *, strict: bool) -> None:
+    """Near the definition, in a prompt and in the rows that decode, and far from each wrong one."""
+    weights = as_stored(small_weights(spec), quantize)
+    on_device = found(model_of(spec, quantize), prompt_of(LENGTH, 50), strict=strict)
+    own, *others = (on_device.distances(*one) for one in [(spec, weights), *wrong(spec, weights)])
+    for part in range(2):
+        assert own[part] < OF_WEIGHTS[quantize] < min(other[part] for other in others)
+
+
 def other_experts(weights: DecoderWeights) -> DecoderWeights:
     """Each expert in the place of the one before it."""
     layers = (
@@ -106,21 +118,14 @@ def other_experts(weights: DecoderWeights) -> DecoderWeights:
     return replace(weights, layers=tuple(layers))
 
 
+def wrong_models(spec: ModelSpec, weights: DecoderWeights) -> list[tuple[ModelSpec, DecoderWeights]]:
+    """With other experts, and with an expert fewer for each token."""
+    assert spec.experts is not None
+    fewer = replace(spec.experts.routing, chosen=spec.experts.routing.chosen - 1)
+    return [(spec, other_experts(weights)), (replace(spec, experts=replace(spec.experts, routing=fewer)), weights)]
+
+
 @pytest.mark.parametrize("strict", [False, True])
 @pytest.mark.parametrize("name", MODELS)
 def test_log_probabilities_are_those_of_the_definition(name: str, strict: bool) -> None:
-    spec, quantize = spec_of(name), MODELS[name][2]
-    weights = as_stored(small_weights(spec), quantize)
-    on_device = found(model_of(name), prompt_of(LENGTH, 50), strict=strict)
-    own = on_device.distances(spec, weights)
-    wrong = on_device.distances(spec, other_experts(weights))
-    fewer = on_device.distances(replace(spec, experts=other_routing(spec)), weights)
-    for part in range(2):
-        assert own[part] < OF_WEIGHTS[quantize] < min(wrong[part], fewer[part])
-
-
-def other_routing(spec: ModelSpec) -> ExpertSpec:
-    """An expert fewer for each token."""
-    assert spec.experts is not None
-    routing = spec.experts.routing
-    return replace(spec.experts, routing=replace(routing, chosen=routing.chosen - 1))
+    check_model(spec_of(name), MODELS[name][2], wrong_models, strict=strict)

@@ -5,7 +5,6 @@ token, copied blocks, and what such models do not go with.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -13,31 +12,23 @@ import pytest
 from msgspec.structs import replace
 
 from triolet.loadtest.device.compile_models import DEEPSEEK_V2_LITE
-from triolet.loadtest.device.gpu_model_values import OF_WEIGHTS, as_stored, small_weights
 from triolet.models.checkpoint.latent import LatentWeights
 from triolet.models.checkpoint.spec import ModelSpec
 from triolet.models.checkpoint.weights import DecoderWeights
 from triolet.models.errors import UnsupportedDevice, UnsupportedModel
 from triolet.models.gpu.cache import cache_layout
-from triolet.models.gpu.gpu import GpuModel
 from triolet.models.gpu.load import gpu_sizes
 from triolet.models.gpu.rehearsal import RehearsalDevice
 from triolet.models.gpu.stepper import GpuStepper
 from triolet.protocol.settings import AdapterPlaces, EngineSettings
 from triolet.protocol.steps import BlockCopy, Chunk
 
-from .gpu_house import LATENT, Driver, make_gpu_model, prompt_of, record
-from .test_experts import LENGTH, found
+from .gpu_house import LATENT, Driver, prompt_of, record
+from .test_experts import check_model, model_of
 
 assert LATENT.latent is not None
 DIRECT = replace(LATENT, latent=replace(LATENT.latent, query_rank=None))
 MODELS = {"none": LATENT, "int8": DIRECT, "int4": LATENT, "fp8": LATENT}  # by the format of the weights
-
-
-@cache
-def model_of(quantize: str) -> GpuModel:
-    spec = MODELS[quantize]
-    return make_gpu_model(spec=spec, weights=small_weights(spec), quantize=quantize, max_running=1, max_tokens=6)
 
 
 def changed(weights: DecoderWeights, change: Callable[[LatentWeights], LatentWeights]) -> DecoderWeights:
@@ -58,26 +49,24 @@ def heads_exchanged(spec: ModelSpec, part: slice) -> Callable[[LatentWeights], L
     return exchanged
 
 
+def wrong_models(spec: ModelSpec, weights: DecoderWeights) -> list[tuple[ModelSpec, DecoderWeights]]:
+    """With exchanged keys or values, and with another norm."""
+    latent = spec.latent
+    assert latent is not None
+    parts = slice(0, latent.plain_dim), slice(latent.plain_dim, None)
+    exchanged = [(spec, changed(weights, heads_exchanged(spec, part))) for part in parts]
+    return [*exchanged, (replace(spec, latent=replace(latent, norm_eps=2.0)), weights)]
+
+
 @pytest.mark.parametrize("strict", [False, True])
 @pytest.mark.parametrize("quantize", MODELS)
 def test_log_probabilities_are_those_of_the_definition(quantize: str, strict: bool) -> None:
-    spec = MODELS[quantize]
-    latent, weights = spec.latent, as_stored(small_weights(spec), quantize)
-    assert latent is not None
-    on_device = found(model_of(quantize), prompt_of(LENGTH, 50), strict=strict)
-    own = on_device.distances(spec, weights)
-    others = [
-        on_device.distances(spec, changed(weights, heads_exchanged(spec, part)))
-        for part in (slice(0, latent.plain_dim), slice(latent.plain_dim, None))
-    ]
-    others.append(on_device.distances(replace(spec, latent=replace(latent, norm_eps=2.0)), weights))
-    for part in range(2):
-        assert own[part] < OF_WEIGHTS[quantize] < min(other[part] for other in others)
+    check_model(MODELS[quantize], quantize, wrong_models, strict=strict)
 
 
 def test_a_copied_block_serves_another_sequence() -> None:
     """The copy has what was cached; a block of nobody's has not."""
-    model, prompt = model_of("none"), prompt_of(6, 9)
+    model, prompt = model_of(LATENT, "none"), prompt_of(6, 9)
     driver, rows = Driver(GpuStepper(model)), list[np.ndarray]()
     last = Chunk(sequence=1, start=0, count=6, blocks=(3,), sample=True)
     driver.step(last, new=[record(1, prompt)])
