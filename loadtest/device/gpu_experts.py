@@ -55,7 +55,7 @@ def fp32(values: Tensor) -> Packed:
 
 
 FORMATS: dict[str, Callable[[Tensor], Packed]] = {
-    "bf16": bf16, "w8": w8, "w4": partial(w4, 32, True), "w4 zeros": partial(w4, 32, False), "fp8": fp8,
+    "bf16": bf16, "w8": w8, "w4 zeros": partial(w4, 32, False), "w4": partial(w4, 32, True), "fp8": fp8,
     "fp32": fp32,
 }  # fmt: skip
 STORED = ("AWQ", "Q4_K", "Q6_K", "Q8_0", "MXFP4")
