@@ -109,10 +109,7 @@ FAULTS = {
     "float32 rounded to bfloat16": ("plain_experts_kernel", "(out, sums,", "(out, sums.to(tl.bfloat16),", "fp32"),
     "bias of the first expert": ("plain_experts_kernel", "of_expert(bias, expert, N)", "bias", "bf16"),
     "row of another token": (
-        "plain_experts_kernel",
-        "entry // per_row, count",
-        "entry % (count // per_row), count",
-        "bf16",
+        "plain_experts_kernel", "entry // per_row, count", "entry % (count // per_row), count", "bf16",
     ),
     "channel scales of the first expert": ("plain_experts_kernel", "of_expert(w_scales, expert, N)", "w_scales", "fp8"),
     "bytes of another expert": ("w8_experts_kernel", "padded_n // 64 * k_blocks * 4096", "k_blocks * 4096", "w8"),
@@ -122,14 +119,11 @@ FAULTS = {
     "zero points of the first expert": ("w4_experts_kernel", "of_expert(offsets, expert, size)", "offsets", "w4 zeros"),
     "minima of the first expert": ("w4_experts_kernel", "of_expert(minima, expert, size)", "minima", "Q4_1"),
     "scales of the first expert's bytes": (
-        "w8_experts_kernel",
-        "k_blocks * GROUPS if GROUPS else 1",
-        "1 if GROUPS else 1",
-        "Q8_0",
+        "w8_experts_kernel", "k_blocks * GROUPS if GROUPS else 1", "1 if GROUPS else 1", "Q8_0",
     ),
     "weights in another order": ("combine_kernel", "weights + place", "weights", "sum"),
     "shared expert with another's weight": ("combine_kernel", "weights + CHOSEN", "weights", "sum"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", FAULTS)
