@@ -20,7 +20,7 @@ and is its tenant's only one, takes what it lacks from the tenant that holds mos
 So a sequence takes a row at most once when it starts, and once after each preemption: rows taken never outnumber
 sequences and preemptions. Two tenants that always have sequences waiting are served equally, up to the remaining cost
 of the sequences they have begun. With R rows and a cost of at most C each, that is 2 R C: R running and R parked for
-others.
+others. So is what they were charged where weights differ: the tokens are then as their weights.
 """
 
 from bisect import bisect_left
@@ -32,7 +32,7 @@ from .blocks import blocks_for
 from .queues import Queues, TenantQueue
 from .sequence import OrderKey, Place, Sequence
 
-Rank = tuple[int, int, OrderKey]
+Rank = tuple[float, int, OrderKey]
 
 
 def _rank(queues: Queues, sequence: Sequence) -> Rank:

@@ -6,7 +6,7 @@ record of it given back.
 
 from bisect import bisect_left, insort
 from collections import deque
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from itertools import chain, takewhile
 from math import inf
 from typing import TypeVar
@@ -30,11 +30,17 @@ _Source = TypeVar("_Source", bound=Hashable)
 class LiveTable:
     """Requests by id, sequences by number, their queues, their blocks and their timers."""
 
-    def __init__(self, secret: bytes, stall_timeout: float, max_adapters: int = 16) -> None:
+    def __init__(
+        self,
+        secret: bytes,
+        stall_timeout: float,
+        max_adapters: int = 16,
+        weights: Mapping[str, float] | None = None,
+    ) -> None:
         self.requests: dict[str, LiveRequest] = {}
         self.sequences: dict[int, Sequence] = {}
-        self.queues = Queues()
-        self.background = Queues()  # the lines of batches
+        self.queues = Queues(weights)
+        self.background = Queues(weights)  # the lines of batches
         self.pool = BlockPool(0)  # has the worker's size once one is ready
         self.timers = Timers(stall_timeout)
         self.grammars = Grammars()

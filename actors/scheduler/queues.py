@@ -5,19 +5,21 @@ list in the sequences' order.
 
 Every tenant has a virtual token counter (Sheng et al. 2024, "Fairness in Serving Large Language Models"). It counts
 what is computed for the tenant, each token of a sequence once: recomputing after a preemption or a lost worker is free,
-and so are cached prefixes. A pause earns no credit: when a tenant comes back, its counter is lifted to those of the
-waiting tenants. Running sequences are charged only when counters are compared, so a step without waiting sequences
-costs nothing.
+and so are cached prefixes. A tenant of weight 2 is charged half, and so gets twice as much. A pause earns no credit:
+when a tenant comes back, its counter is lifted to those of the waiting tenants. Running sequences are charged only when
+counters are compared, so a step without waiting sequences costs nothing.
 """
 
 from bisect import bisect_left, insort
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from operator import attrgetter
 from typing import Final
 
 from .sequence import Place, Sequence
 
 OUTPUT_WEIGHT: Final = 2  # prompt tokens: these share one reading of the weights, an output token needs its own
+# Prices are whole multiples of this: so sums of them are exact, in whatever pieces a sequence is charged (up to 2^37).
+_PRICE_UNIT: Final = 2.0**-16
 
 _order = attrgetter("order")
 
@@ -31,10 +33,11 @@ def _remove(line: list[Sequence], sequence: Sequence) -> None:
 class TenantQueue:
     """One API key's counter and places."""
 
-    __slots__ = ("members", "rows", "served", "waiting")
+    __slots__ = ("members", "price", "rows", "served", "waiting")
 
-    def __init__(self) -> None:
-        self.served = 0  # tokens, an output token as two
+    def __init__(self, weight: float = 1) -> None:
+        self.price = round(1 / weight / _PRICE_UNIT) * _PRICE_UNIT  # of a token
+        self.served = 0.0  # tokens, an output token as two, at this price
         self.waiting: list[Sequence] = []  # in order
         self.rows = 0  # running sequences
         self.members = 0  # sequences in the queues
@@ -48,7 +51,9 @@ class TenantQueue:
 class Queues:
     """Three ordered lists, and each tenant's part in them. They change only through `add`, `move` and `remove`."""
 
-    def __init__(self) -> None:
+    def __init__(self, weights: Mapping[str, float] | None = None) -> None:
+        """`weights` are those of tenants other than 1."""
+        self._weights = weights or {}
         self.waiting: list[Sequence] = []
         self.running: list[Sequence] = []
         self.parked: list[Sequence] = []
@@ -72,7 +77,7 @@ class Queues:
         insort(self._lists[place], sequence, key=_order)
         name = sequence.live.generate.tenant
         if (tenant := self._known.get(name)) is None:
-            tenant = self._known[name] = TenantQueue()
+            tenant = self._known[name] = TenantQueue(self._weights.get(name, 1))
         self.tenants[name] = tenant
         tenant.members += 1
         if place == "waiting":
@@ -113,7 +118,8 @@ class Queues:
                 served = end - start if end <= prompt else OUTPUT_WEIGHT * (end - max(start, prompt))
                 if start < prompt < end:
                     served += prompt - start
-                known[sequence.live.generate.tenant].served += served
+                tenant = known[sequence.live.generate.tenant]
+                tenant.served += served * tenant.price
 
     def _lift(self, tenant: TenantQueue) -> None:
         """Raise the counter of a tenant that begins to wait to the lowest among the waiting tenants.

@@ -134,7 +134,7 @@ class WaitReasons(NamedTuple):
         if not queues.several_tenants:
             return short
         others = [queues.tenant_of(first)] if first else [one for one in queues.tenants.values() if one is not mine]
-        ahead = max(mine.served - min(other.served for other in others), 0)
+        ahead = round(max(mine.served - min(other.served for other in others), 0))
         if first is None and not ahead:
             return short  # parked for its own reader, and not served more than others
         share = FairShare(ahead=ahead, rows=mine.rows, keys=len(queues.tenants))

@@ -5,7 +5,7 @@ message about it. `now` is always seconds of the front's clock.
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final, assert_never
 
 from msgspec import structs
@@ -71,14 +71,14 @@ class SchedulerState:
         outbox_tokens: int = 256,
         stall_timeout: float = 60.0,
         max_adapters: int = 16,  # in the worker
+        weights: Mapping[str, float] | None = None,  # of tenants, of their share; 1 of all others
         max_steps_in_flight: int = 2,  # the worker starts the next step while the last one's answer travels
     ) -> None:
         """`secret` keys the names of KV blocks. A request fails when `max_losses` workers in a row die computing it.
 
-        Of a sequence whose rows may bring several tokens, at most two steps may be in flight: the third would begin
-        behind tokens that the second may not have reached.
+        Rows that may bring several tokens allow two steps in flight: a third would begin behind tokens not known yet.
         """
-        self.table = LiveTable(secret, stall_timeout, max_adapters)
+        self.table = LiveTable(secret, stall_timeout, max_adapters, weights)
         self.in_flight: dict[int, Step] = {}
         self.totals = SchedulerTotals()
         self.waits = WaitReasons(self.table.queues, self.table.pool, None, {}, None, 0)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from triolet.actors.scheduler.fair_share import lined_up, position_of
-from triolet.actors.scheduler.queues import OUTPUT_WEIGHT
+from triolet.actors.scheduler.queues import OUTPUT_WEIGHT, TenantQueue
 from triolet.protocol.explanation import FairShare, Holders
 from triolet.protocol.messages import Cancel, Credit
 
@@ -211,6 +211,13 @@ def test_a_cached_prefix_costs_nothing() -> None:
     queues = bench.state.table.queues
     queues.charge(queues.running)
     assert queues.tenants[""].served == 200 + 8
+
+
+@pytest.mark.parametrize("weight", [0.01, 0.3, 1, 2, 3, 7, 100])
+def test_tokens_cost_the_same_in_whatever_pieces_they_are_charged(weight: float) -> None:
+    price = TenantQueue(weight).price
+    assert sum([price] * 10_000) == 10_000 * price
+    assert price == pytest.approx(1 / weight, rel=1e-3)
 
 
 # What is said to those who ask.

@@ -1,5 +1,6 @@
 """What holds between tenants whatever comes: alike within a bound, and a newcomer's wait."""
 
+from collections.abc import Mapping
 from math import ceil
 
 import pytest
@@ -15,6 +16,7 @@ from triolet.protocol.steps import Step
 from .scheduling import Bench, admit, computed, done, flood, newcomer, ready, text
 
 A, B = "a", "b"
+EQUAL = {A: 1.0, B: 1.0}
 
 
 class Account:
@@ -35,17 +37,19 @@ def cost(message: Admit) -> int:
     return len(message.prompts[0]) + OUTPUT_WEIGHT * message.max_tokens[0]
 
 
-def widest_gap(rows: int, budget: int, in_flight: int, requests: list[Admit]) -> int:
-    """Between two tenants that have all their requests there, while each has one that waits."""
+def widest_gap(
+    rows: int, budget: int, in_flight: int, requests: list[Admit], weights: Mapping[str, float] = EQUAL
+) -> float:
+    """Between two tenants that have all their requests there, while each has one that waits: of tokens by weight."""
     worker = ready(num_blocks=4096, max_running=rows, max_step_tokens=budget)
-    bench = Bench(worker=worker, max_steps_in_flight=in_flight)
+    bench = Bench(worker=worker, max_steps_in_flight=in_flight, weights=weights)
     bench.send(*requests)
-    account, flying, widest = Account(requests), list[Step](), 0
+    account, flying, widest = Account(requests), list[Step](), 0.0
     while {s.live.generate.tenant for s in bench.state.table.queues.waiting if not s.started} == {A, B}:
         while step := bench.state.plan():
             account.take(step)
             flying.append(step)
-        widest = max(widest, abs(account.served[A] - account.served[B]))
+        widest = max(widest, abs(account.served[A] / weights[A] - account.served[B] / weights[B]))
         bench.send(done(flying.pop(0)))
     return widest
 
@@ -59,6 +63,7 @@ def demand(sizes: list[tuple[int, int]], tenant: str) -> list[Admit]:
     ]
 
 
+WEIGHTS = st.sampled_from((0.25, 0.5, 1.0, 2.0, 3.0, 10.0))
 SIZES = st.lists(st.tuples(st.integers(1, 60), st.integers(1, 20)), min_size=1, max_size=40)
 
 
@@ -87,6 +92,42 @@ def test_first_come_first_served_serves_the_flood(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(fair_share, "_rank", by_arrival)
     monkeypatch.setattr(fair_share, "_owes", never)
     assert widest_gap(4, 64, 2, requests) > 2 * 4 * 30
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 6), st.sampled_from((8, 64, 300)), st.integers(1, 3), SIZES, SIZES, WEIGHTS, WEIGHTS)
+def test_two_tenants_are_served_as_their_weights(
+    rows: int,
+    budget: int,
+    in_flight: int,
+    mine: list[tuple[int, int]],
+    yours: list[tuple[int, int]],
+    first: float,
+    second: float,
+) -> None:
+    """The same bound, of what they are charged: a token costs the lighter one more."""
+    requests = [*demand(mine, A), *demand(yours, B)]
+    bound = 2 * rows * max(map(cost, requests)) / min(first, second)
+    assert widest_gap(rows, budget, in_flight, requests, {A: first, B: second}) <= bound * 1.001  # prices are rounded
+
+
+@pytest.mark.parametrize("rows", [1, 4])
+@pytest.mark.parametrize(("weight", "least", "most"), [(1, 0.97, 1.03), (3, 2.9, 3.1), (0.5, 0.48, 0.52)])
+def test_who_has_three_times_the_weight_gets_three_times_the_tokens(
+    rows: int, weight: float, least: float, most: float
+) -> None:
+    """Of two that flood, while both have requests that wait."""
+    requests = [*flood(600, 10, 10), *flood(600, 10, 10, tenant=B)]
+    bench = Bench(worker=ready(num_blocks=4096, max_running=rows, max_step_tokens=64), weights={B: weight})
+    bench.send(*requests)
+    account = Account(requests)
+    for _ in range(1500 * rows):
+        account.take(step := bench.plan())
+        bench.send(done(step))
+        if {s.live.generate.tenant for s in bench.state.table.queues.waiting if not s.started} != {A, B}:
+            break
+    assert sum(account.served.values()) > 4_000
+    assert least <= account.served[B] / account.served[A] <= most
 
 
 def test_long_and_short_prompts_are_served_alike_too() -> None:

@@ -22,6 +22,7 @@ class Life(NamedTuple):
     max_steps_in_flight: int
     outbox_tokens: int
     requests: list[Admit]
+    weight: float  # of the tenant t
     trouble: list[int]  # one number a step: whom to cancel, whom to pay, when to die
 
 
@@ -55,6 +56,7 @@ def lives(draw: st.DrawFn, tenants: tuple[str, ...] = ("", "t")) -> Life:
         max_steps_in_flight=draw(st.integers(1, 3)),
         outbox_tokens=draw(st.sampled_from((1, 5, 1000))),
         requests=[request(number) for number in range(draw(st.integers(1, 6)))],
+        weight=draw(st.sampled_from((1.0, 0.25, 3.0))),
         # With a third death in a row a request may be given up: that is tested elsewhere.
         trouble=draw(st.lists(st.integers(0, 99), max_size=20).filter(lambda numbers: numbers.count(10) < 3)),
     )
@@ -72,6 +74,7 @@ def live(life: Life, check: Callable[[Bench, Step], None]) -> tuple[list[Step], 
         worker=worker,
         max_steps_in_flight=life.max_steps_in_flight,
         outbox_tokens=life.outbox_tokens,
+        weights={"t": life.weight},
     )
     bench.send(*life.requests)
     steps: list[Step] = []

@@ -1,6 +1,7 @@
 """plan_steady: what plan_step would plan, wherever it plans at all."""
 
 import random
+from collections.abc import Mapping
 from copy import deepcopy
 
 import pytest
@@ -21,7 +22,16 @@ from .scheduling import Bench, admit, done, ready, text
 
 
 def outcome(plan: StepPlan, queues: Queues, pool: BlockPool) -> object:
-    """All that a plan says and leaves behind."""
+    """All that a plan says and leaves behind.
+
+    Of several tenants all but the order: if little is left, plan_step has rows, and who gets which blocks, by rank.
+    """
+    if len(queues.tenants) > 1:
+        chunks = sorted((c.sequence, c.start, c.count, len(c.blocks), c.sample) for c in plan.chunks)
+        left = [(s.id, s.place, s.computed, s.unread, len(s.blocks), s.published, s.live.spent) for s in queues.running]
+        queues.charge(queues.running)  # now or later: the sums are exact
+        served = [tenant.served for tenant in queues.tenants.values()]
+        return chunks, plan.prefill_tokens, plan.preempted, plan.blocked, left, served, pool.counts(), pool.evictions
     places = (queues.waiting, queues.running, queues.parked)
     sequences = [
         (s.id, s.place, s.computed, s.unread, s.blocks, s.published, s.known, s.live.unread, s.live.spent)
@@ -72,15 +82,16 @@ def run(
     several: float = 0.0,
     blocks: int = 24,
     max_step_tokens: int = 256,
+    weights: Mapping[str, float] | None = None,
 ) -> Compared:
-    """`several`: how often a step brings several tokens a row."""
+    """`several`: how often a step brings several tokens a row. `weights`: of tenants that take turns."""
     limits = StepLimits(max_step_tokens=max_step_tokens, max_running=8, context_length=2048)
     compared = Compared(limits, fault)
     monkeypatch.setattr(scheduler_state, "plan_steady", compared)
     monkeypatch.setattr(steady_plan, "_undo", compared.undo)
     rng = random.Random(seed)
     worker = ready(num_blocks=blocks, max_step_tokens=max_step_tokens, max_running=limits.max_running)
-    bench = Bench(worker=worker, outbox_tokens=40)
+    bench = Bench(worker=worker, outbox_tokens=40, weights=weights)
     for number in range(12):
         choices, length, tokens = rng.choice((1, 1, 2)), rng.randrange(1, 150), rng.randrange(1, 140)
         strict, scored = rng.random() < 0.3, rng.random() < 0.2
@@ -89,6 +100,7 @@ def run(
                 f"r{number}", text(length, rng.choice((1, 200))), max_tokens=tokens, n=choices,
                 determinism="strict" if strict else "default",
                 sampling=Sampling(prompt_logprobs=1 if scored else None),
+                tenant=sorted(weights)[number % len(weights)] if weights else "",
             )
         )  # fmt: skip
         for _ in range(rng.randrange(40)):
@@ -110,6 +122,13 @@ def test_it_plans_what_plan_step_plans(monkeypatch: pytest.MonkeyPatch, seed: in
     assert compared.plans > 20
     assert compared.refused > 5
     assert compared.with_blocks > 0
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_it_plans_the_same_for_tenants_of_different_weights(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    compared = run(monkeypatch, seed, weights={"": 1.0, "t": 3.0})
+    assert compared.plans > 20
+    assert compared.refused > 5
 
 
 @pytest.mark.parametrize("seed", range(6))
