@@ -117,7 +117,7 @@ def running_server(log: Path, *options: str) -> Generator[Server]:
     own = os.environ | {
         "XDG_STATE_HOME": str(log.parent / "state"),  # two servers do not share a folder of batches
         "AUDIT_FOLDER": str(audit),
-        "PYTHONPATH": str(AUDIT),
+        "PYTHONPATH": os.pathsep.join(filter(None, (str(AUDIT), os.environ.get("PYTHONPATH")))),
     }
     with (
         log.open("wb") as errors,
