@@ -1,6 +1,7 @@
 """The outer half of the engine for the lines of batches: beside the web's, in the scheduler's process.
 
-It has places, texts and counters of its own: lines take no place from clients, and are in none of their figures.
+It has places, texts and counters of its own: lines take no place from clients, and are in none of their figures. Only
+the tokens of a key's quota are those of its requests too.
 """
 
 from msgspec import structs
@@ -18,8 +19,10 @@ class BatchEngine(FrontActors):
 
     def __init__(self, settings: ServeSettings, core: Core) -> None:
         limits = structs.replace(settings.limits, max_requests=MOST_LINES)
-        own = structs.replace(settings, limits=limits, api_keys=())  # places are not divided between keys
-        super().__init__(own, scheduler=core.to_scheduler, status=core.status, adapters=core.adapters)
+        own = structs.replace(settings, limits=limits, api_keys=(), key_tables=())  # no division of places
+        super().__init__(
+            own, scheduler=core.to_scheduler, status=core.status, adapters=core.adapters, quotas=core.quotas
+        )
 
     async def standing(self, id: str) -> Standing | None:
         """Nobody asks: clients know no ids of lines."""

@@ -22,6 +22,7 @@ from .adapters import AdapterTable, given_adapters
 from .crash_report import crash_report, write_crash_report
 from .database import data_folder
 from .executor.inline import run_inline
+from .gateway.quotas import Quotas
 from .scheduler.blame import Conviction
 from .scheduler.scheduler import run_scheduler
 from .scheduler.state import SchedulerState
@@ -36,7 +37,8 @@ _TEXTS: Final = 64  # a step's text and the choices it opened; the reader emptie
 class Core:
     """The state of the scheduler and of its worker, and the ends of their channels."""
 
-    def __init__(self, settings: ServeSettings) -> None:
+    def __init__(self, settings: ServeSettings, quotas: Quotas | None = None) -> None:
+        self.quotas = quotas or Quotas(settings.key_tables)  # of requests and of batches' lines
         self.status = WorkerStatus(settings.engine.hang_timeout)
         self.batches = BatchFigures()
         self.state = SchedulerState(
@@ -45,6 +47,7 @@ class Core:
             outbox_tokens=settings.limits.outbox_tokens,
             stall_timeout=settings.stall_timeout,
             max_adapters=settings.limits.max_loras,
+            weights={key.sha256: key.weight for key in settings.key_tables},
         )
         # No fixed bound, but limited in use: a few messages per live request, one answer per step in flight; the steps
         # in flight, and what live requests need prepared.

@@ -25,6 +25,7 @@ from ..protocol.steps import Ready, ReportProgress
 from .core import Core
 from .errors import EngineLoadError
 from .front_actors import FrontActors
+from .gateway.quotas import Quotas
 from .observe.observe import Observer
 from .observe.traces import Traces, open_traces
 from .supervisor.child_process import ChildProcess
@@ -41,7 +42,12 @@ class Engine(FrontActors):
 
     def __init__(self, settings: ServeSettings, core: Core, traces: Traces | None) -> None:
         super().__init__(
-            settings, scheduler=core.to_scheduler, status=core.status, adapters=core.adapters, traces=traces
+            settings,
+            scheduler=core.to_scheduler,
+            status=core.status,
+            adapters=core.adapters,
+            quotas=core.quotas,
+            traces=traces,
         )
         self._core = core
         self.observer = Observer(
@@ -110,18 +116,19 @@ async def run_engine(
     on_progress: ReportProgress | None = None,
     on_open: Callable[[Engine], None] = lambda engine: None,
     beside: RunBeside | None = None,
+    quotas: Quotas | None = None,
     task_status: trio.TaskStatus[Engine] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Load the model and run until cancelled; started with the Engine. Raises `EngineLoadError` if loading fails.
 
     `worker` was started early with `settings.engine`; without it the engine starts one. `on_open` gets the Engine
     before the model is loaded: it then answers questions, and `ready` is None. `beside` runs as long as the engine,
-    from when it is ready.
+    from when it is ready. `quotas` are those that it shares with other engines.
     """
     if not await trio.Path(settings.engine.model).exists():
         raise EngineLoadError("invalid_checkpoint", f"there is no folder or file {settings.engine.model}")
     try:
-        await _run(settings, worker, on_progress or (lambda progress: None), on_open, beside, task_status)
+        await _run(settings, quotas, worker, on_progress or (lambda progress: None), on_open, beside, task_status)
     except BaseExceptionGroup as group:
         # The nurseries wrap it in groups, but the caller gets one plain error.
         refused, rest = group.split(EngineLoadError)
@@ -135,6 +142,7 @@ async def run_engine(
 
 async def _run(
     settings: ServeSettings,
+    quotas: Quotas | None,
     worker: ChildProcess | None,
     on_progress: ReportProgress,
     on_open: Callable[[Engine], None],
@@ -142,7 +150,7 @@ async def _run(
     task_status: trio.TaskStatus[Engine],
 ) -> None:
     traces = await trio.to_thread.run_sync(open_traces, settings.otlp_endpoint)  # it may import a lot
-    core = Core(settings)
+    core = Core(settings, quotas)
     engine = Engine(settings, core, traces)
     last_word = ApiError("shutting_down", "the engine was stopped before this request ended")
     try:

@@ -28,6 +28,7 @@ from .errors import EngineLoadError
 from .gateway.accounts import Accounts
 from .gateway.gateway import Gateway
 from .gateway.history import History
+from .gateway.quotas import Quotas
 from .grammar.grammar import run_grammar
 from .observe.explain import explain
 from .observe.traces import Traces
@@ -49,6 +50,7 @@ class FrontActors(ABC):
         scheduler: trio.MemorySendChannel[ToScheduler],
         status: WorkerStatus,
         adapters: AdapterTable,
+        quotas: Quotas,
         process: str | None = None,
         traces: Traces | None = None,
     ) -> None:
@@ -80,7 +82,8 @@ class FrontActors(ABC):
             scheduler=scheduler.clone(),
             worker=status,
             accounts=self.accounts,
-            several_tenants=len(settings.api_keys) > 1,
+            quotas=quotas,
+            several_tenants=len(settings.key_digests) > 1,
             process=process,
             on_end=ends,
         )

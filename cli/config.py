@@ -5,12 +5,13 @@ import re
 from typing import Any, Final, cast
 
 import click
+from msgspec import structs
 
 from ..protocol.settings import ModelSettings
 from .help import SettingsCommand
 from .model_argument import GivenModel
 from .options import FIELDS, GROUPS, build_settings, serve_options
-from .sources import KEYS, option_name, origin
+from .sources import KEY_TABLES, KEYS, key_tables, option_name, origin
 
 _SAID: Final = re.compile(r"\[default: (.+)\]")
 
@@ -45,6 +46,11 @@ def config(model: GivenModel, **values: Any) -> None:  # Any: click's values
         click.echo(f"\n# {group}")
         for name in rows:
             click.echo(told[name])
+    for key in key_tables():
+        click.echo(f"\n[[{KEY_TABLES}]]")
+        for name, value in structs.asdict(key).items():
+            if value not in (None, ""):
+                click.echo(f"{name} = {_toml(value)}")
 
 
 def _line(ctx: click.Context, name: str, value: object) -> tuple[str, str]:

@@ -24,6 +24,7 @@ from .sources import (
     SettingOption,
     add_note,
     check_variables,
+    key_tables,
     option_name,
     origin,
     read_file,
@@ -75,7 +76,11 @@ GROUPS: Final[dict[str, dict[str, Setting]]] = {
         "drain_timeout": Setting(_SECONDS, "Seconds that running answers get at shutdown."),
     },
     "Security": {
-        "api_keys": Setting(click.STRING, "Ask clients for KEY, or for a key in @FILE (one a line). May be repeated."),
+        "api_keys": Setting(
+            click.STRING,
+            "Ask clients for KEY, or for a key in @FILE (one a line). May be repeated. "
+            "Keys with limits are tables of --config's file: [[keys]].",
+        ),
         "operator_keys": Setting(
             click.STRING, "Ask for KEY, or a key in @FILE, at /metrics, /internal/ledger and the dashboard instead."
         ),
@@ -310,6 +315,7 @@ def build_settings(model: GivenModel, values: _Values) -> ServeSettings:
     settings = ServeSettings(
         engine=EngineSettings(model=model or str(BUNDLED_MODEL), adapter_places=places, **engine),
         limits=bounds,
+        key_tables=key_tables(),
         **given,
     )
     tell_notes(settings.engine)

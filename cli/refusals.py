@@ -55,7 +55,7 @@ def local_path(engine: EngineSettings) -> str:
 
 def refuse_open_server(settings: ServeSettings) -> None:
     """Refuse to serve other machines without a key: anybody who reaches the port could use the model."""
-    if settings.api_keys:
+    if settings.key_digests:
         return
     try:
         found = {str(info[4][0]) for info in socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM)}
@@ -146,6 +146,25 @@ def refuse_too_many_processes(settings: ServeSettings) -> None:
         )
 
 
+def refuse_undivided_limits(settings: ServeSettings) -> None:
+    """Refuse limits of keys of which a process would get nothing: they are divided too (actors/fronts/division.py)."""
+    fronts = settings.web_processes
+    if fronts == 1:
+        return
+    for key in settings.key_tables:
+        for field, parts in (
+            ("requests_per_minute", fronts),
+            ("concurrent", fronts),
+            ("tokens_per_minute", fronts + 1),
+        ):
+            limit: int | None = getattr(key, field)
+            if limit is not None and limit < parts:
+                raise Refusal(
+                    f"{field} = {limit} of the key {key.name or key.sha256} is divided into {parts} parts with "
+                    f"--web-processes {fronts}: raise it to {parts}, or take fewer processes"
+                )
+
+
 def refuse_adapters(settings: ServeSettings) -> None:
     """Refuse LoRA adapters that are no folders of PEFT, and names that are taken. The worker checks the rest."""
     seen = {model_name(settings)}
@@ -191,7 +210,7 @@ def refuse_models(settings: ServeSettings) -> None:
 
 def warn_of_open_pages(settings: ServeSettings) -> None:
     """Without a key, every page that a browser on this machine opens could use the model."""
-    if "*" in settings.allow_origins and not settings.api_keys:
+    if "*" in settings.allow_origins and not settings.key_digests:
         add_note("--allow-origin '*' without --api-key lets every web page use this server")
 
 
@@ -202,4 +221,5 @@ def refuse_early(settings: ServeSettings) -> None:
     refuse_certificate(settings)
     refuse_missing_packages(settings)
     refuse_too_many_processes(settings)
+    refuse_undivided_limits(settings)
     refuse_adapters(settings)

@@ -196,7 +196,7 @@ def _adapters(settings: ServeSettings) -> str:
 
 def report_addresses(report: Terminal, urls: list[str], settings: ServeSettings) -> None:
     """The addresses to open."""
-    keys = len(settings.api_keys)
+    keys = len(settings.key_digests)
     everybody = "open to this user" if settings.uds else "open to this machine"
     asked = f"asks for {'a key' if keys == 1 else f'one of {keys} keys'}" if keys else everybody
     if settings.uds:

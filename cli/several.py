@@ -13,8 +13,10 @@ from typing import Final
 import trio
 
 from ..actors.core import Core
+from ..actors.fronts.division import keys_of
 from ..actors.fronts.fronts import Fronts
 from ..actors.gateway.gateway import process_name
+from ..actors.gateway.quotas import Quotas
 from ..actors.supervisor.child_process import ChildProcess
 from ..protocol.settings import ServeSettings
 from ..protocol.steps import Ready, ReportProgress
@@ -69,7 +71,8 @@ async def run_fronts(
 
     `at_once`, set later, ends the running answers.
     """
-    core = Core(settings)
+    count = settings.web_processes
+    core = Core(settings, Quotas(keys_of(settings.key_tables, count, count)))
     try:
         with shared_listeners(settings) as (urls, listen):
             async with trio.open_nursery() as nursery:

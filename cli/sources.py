@@ -18,7 +18,8 @@ import msgspec
 from click.core import ParameterSource
 
 from ..actors.logs import log_to_stderr
-from ..protocol.settings import EngineSettings
+from ..protocol.settings import EngineSettings, KeySettings
+from .key_tables import read_key_tables
 
 PREFIX: Final = "TRIOLET_"
 FILE_NAME: Final = "triolet.toml"
@@ -26,6 +27,7 @@ CONFIG_VARIABLE: Final = "TRIOLET_CONFIG"
 
 _LOG: Final = logging.getLogger("triolet.settings")
 _NOTES: Final = "triolet.notes"  # in a context's meta: lines for the user, until the form of the log is known
+_KEY_TABLES: Final = "triolet.keys"  # in a context's meta: those of the file
 _FILE: Final = "triolet.settings_file"  # in a context's meta: the path of the file that was read
 # Kubernetes gives every container such variables for a service of the name triolet.
 _SERVICE_LINK: Final = re.compile(r"TRIOLET_(SERVICE_.+|PORT_\d+_.+)")
@@ -33,6 +35,7 @@ _SERVICE_LINK: Final = re.compile(r"TRIOLET_(SERVICE_.+|PORT_\d+_.+)")
 
 KEYS: Final = frozenset({"api_keys", "operator_keys"})  # never shown
 MODELS: Final = "models"  # a table of a file, in the place of `model`
+KEY_TABLES: Final = "keys"  # tables of a file that no option says; for commands that serve
 _SINGULAR: Final = {  # options that may be repeated
     "api_keys": "api-key",
     "operator_keys": "operator-key",
@@ -178,9 +181,10 @@ def read_file(ctx: click.Context, path: Path | None, fields: Iterable[str]) -> N
         for parameter in ctx.command.params
         if parameter.name not in ("config", "help", "prompt")
     }
-    known = {*settings, *own, MODELS}
+    known = {*settings, *own, MODELS, KEY_TABLES}
     if MODELS in table:
         table["model"] = _model_words(path, table.pop(MODELS), own["model"]) if "model" in own else None
+    ctx.meta[_KEY_TABLES] = read_key_tables(path, table.pop(KEY_TABLES, ()))
     defaults: dict[str, Any] = {}
     for key, value in table.items():
         if key not in known:
@@ -192,6 +196,13 @@ def read_file(ctx: click.Context, path: Path | None, fields: Iterable[str]) -> N
             defaults[parameter.name or key] = _checked(path, key, value, parameter)
     ctx.default_map = {**(ctx.default_map or {}), **defaults}
     ctx.meta[_FILE] = path
+
+
+def key_tables() -> tuple[KeySettings, ...]:
+    """The `[[keys]]` of the file that the command has read."""
+    ctx = click.get_current_context(silent=True)
+    found: tuple[KeySettings, ...] = ctx.meta.get(_KEY_TABLES, ()) if ctx is not None else ()
+    return found
 
 
 def _model_words(path: Path, models: object, parameter: click.Parameter) -> object:

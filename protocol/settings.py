@@ -4,10 +4,12 @@ Every field is a long option of `triolet serve` with dashes for underscores (`--
 seconds.
 """
 
+from collections.abc import Iterable
+from hashlib import sha256
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 BLOCK_SIZE = 64  # tokens of a KV block, on every device: the tile of the attention kernels
 MIB = 1 << 20
@@ -91,6 +93,25 @@ class ModelSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     path: str  # a folder, a .gguf file or a name, as the engine's
 
 
+_Limit = Annotated[int, Meta(ge=1)] | None  # None: none
+
+
+class KeySettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One API key and its limits: a table `[[keys]]` of a file. Counted in actors/gateway/quotas.py."""
+
+    sha256: Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z")]  # of the key, as its tenant; the key itself is not known
+    name: Annotated[str, Meta(pattern=r"\A[\w.-]{0,64}\Z")] = ""  # in the log and the metrics; not secret
+    requests_per_minute: _Limit = None
+    tokens_per_minute: _Limit = None  # of prompts, cached or not, and answers
+    concurrent: _Limit = None  # unfinished requests
+    weight: Annotated[float, Meta(ge=0.01, le=100)] = 1  # of its share of compute, beside the others' 1
+
+
+def digests(keys: Iterable[str]) -> tuple[str, ...]:
+    """The SHA-256 of keys, in hex."""
+    return tuple(sha256(key.encode()).hexdigest() for key in keys)
+
+
 class ServeSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """All settings of `triolet serve`."""
 
@@ -109,6 +130,7 @@ class ServeSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     loras: tuple[str, ...] = ()  # NAME=PATH: LoRA adapters, in PEFT's format
     lora_folder: str | None = None  # from which clients may load others while the server runs; None: they may not
     api_keys: tuple[str, ...] = ()
+    key_tables: tuple[KeySettings, ...] = ()  # no option of its own: `[[keys]]` of a file; these are API keys too
     operator_keys: tuple[str, ...] = ()  # for metrics, ledger and dashboard; none: an API key opens these too
     allow_origins: tuple[str, ...] = ()  # of pages whose scripts may use the server; "*": all
     drain_timeout: float = 30.0  # streams in flight at shutdown get this long
@@ -123,6 +145,11 @@ class ServeSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     usage_days: int | None = None  # that usage records are kept; 0: none; None: 90 with `data`, else none
     metric_aliases: Literal["none", "vllm"] = "none"  # /metrics under these names too
     inline: bool = False  # executor in the front process, for debugging
+
+    @property
+    def key_digests(self) -> tuple[str, ...]:
+        """The SHA-256 of every API key, in hex: the tenants. Empty: no key is asked for."""
+        return tuple(dict.fromkeys((*digests(self.api_keys), *(key.sha256 for key in self.key_tables))))
 
 
 def model_name(settings: ServeSettings) -> str:

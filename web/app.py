@@ -14,6 +14,7 @@ from quart_trio.wrappers import TrioResponse as Response
 from ..actors.batch.folder import DataFolder
 from ..actors.database import data_folder
 from ..actors.gateway.gateway import process_name
+from ..protocol.settings import digests
 from . import auth
 from .asgi import Application, current_exchange
 from .exchange import Exchange
@@ -61,11 +62,12 @@ def create_app(engine: "Server") -> Application:
     _name_requests(app)
     settings = engine.settings
     # A page's name can be made to point here, but no page reaches a Unix socket.
-    own_name = None if settings.api_keys or settings.uds else settings.host
+    own_name = None if settings.key_digests or settings.uds else settings.host
     origins = Origins(settings.allow_origins, own_name)
     allow_scripts(app, origins)
-    keys = auth.Keys(settings.api_keys, origins)
-    operator_keys = auth.Keys(settings.operator_keys, origins, "operator key") if settings.operator_keys else keys
+    keys = auth.Keys(settings.key_digests, origins)
+    asked = digests(settings.operator_keys)
+    operator_keys = auth.Keys(asked, origins, "operator key") if asked else keys
     auth.register(app, keys, operator_keys, origins)
     app.generation_route("/v1/chat/completions")(partial(respond, engine, app.openings, partial(read, CHAT)))
     app.generation_route("/v1/completions")(partial(respond, engine, app.openings, partial(read, COMPLETIONS)))
@@ -83,7 +85,10 @@ def create_app(engine: "Server") -> Application:
 
 
 def _name_requests(app: Application) -> None:
-    """`X-Request-Id`, the client's or ours, in every response, including errors; `Request-Id` is Anthropic's name."""
+    """`X-Request-Id`, the client's or ours, in every response, including errors; `Request-Id` is Anthropic's name.
+
+    With what is left of the key's limits, which plain requests get elsewhere.
+    """
     process, numbers = process_name(), count(1)
 
     @app.check
@@ -93,5 +98,7 @@ def _name_requests(app: Application) -> None:
 
     @app.after_request
     async def echo(response: Response) -> Response:
-        response.headers["X-Request-Id"] = response.headers["Request-Id"] = current_exchange().request_id
+        exchange = current_exchange()
+        response.headers["X-Request-Id"] = response.headers["Request-Id"] = exchange.request_id
+        response.headers.extend((key.decode(), value.decode()) for key, value in app.generation.limit_fields(exchange))
         return response

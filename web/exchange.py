@@ -139,9 +139,21 @@ class GenerationRoutes:
         try:
             for check in self.checks:
                 check(exchange)
-            return await handler(exchange)
+            content = await handler(exchange)
         except Exception as error:
-            return await self._error_content(error, exchange)
+            content = await self._error_content(error, exchange)
+        return content._replace(fields=(*content.fields, *self.limit_fields(exchange)))
+
+    def limit_fields(self, exchange: Exchange) -> list[Field]:
+        """What is left of its key's limits, in OpenAI's fields. An answer that has not ended has used no tokens yet."""
+        fields = list[Field]()
+        for kind, limit, left, reset in self._gateway.quotas.levels(exchange.tenant, trio.current_time()):
+            fields += [
+                (f"x-ratelimit-limit-{kind}".encode(), b"%d" % limit),
+                (f"x-ratelimit-remaining-{kind}".encode(), b"%d" % max(left, 0)),
+                (f"x-ratelimit-reset-{kind}".encode(), b"%.3fs" % reset),
+            ]
+        return fields
 
     def end(self, exchange: Exchange) -> None:
         """The exchange is over. Whatever way it ended, so does its generation; after a normal end it has."""

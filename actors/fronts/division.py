@@ -10,7 +10,7 @@ from msgspec import structs
 
 from ...protocol.fronts import ChoiceOpened, ForFront
 from ...protocol.messages import ChoiceTokens, DropRequest, OpenChoice, StepTokens, ToDetokenizer
-from ...protocol.settings import LimitSettings
+from ...protocol.settings import KeySettings, LimitSettings
 
 
 def owner(request_id: str) -> str:
@@ -62,3 +62,23 @@ def part_of(limits: LimitSettings, number: int, fronts: int) -> LimitSettings:
     places, rest = divmod(limits.max_requests, fronts)
     memory = limits.resume_memory // fronts
     return structs.replace(limits, max_requests=places + (number < rest), resume_memory=memory)
+
+
+def keys_of(keys: Iterable[KeySettings], number: int, fronts: int) -> tuple[KeySettings, ...]:
+    """The part of each key's limits that front `number` counts; a part is at least 1 where they are large enough.
+
+    Batches' lines run in the scheduler's process, `number == fronts`: it has one more part of the tokens.
+    """
+
+    def part(limit: int | None, parts: int) -> int | None:
+        return None if limit is None else limit // parts + (number < limit % parts)
+
+    return tuple(
+        structs.replace(
+            key,
+            requests_per_minute=part(key.requests_per_minute, fronts),
+            tokens_per_minute=part(key.tokens_per_minute, fronts + 1),
+            concurrent=part(key.concurrent, fronts),
+        )
+        for key in keys
+    )

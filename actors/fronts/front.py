@@ -17,6 +17,7 @@ from ...protocol.explanation import Explanation, Standing
 from ...protocol.fronts import OpenFront, Question, Refused
 from ...protocol.reports import FrontReport, Health, ServerReport
 from ..front_actors import FrontActors
+from ..gateway.quotas import Quotas
 from ..observe.observe import own_figures
 from ..observe.server import Server
 from ..observe.traces import Traces, open_traces
@@ -36,6 +37,7 @@ class FrontEngine(FrontActors):
             scheduler=link.to_scheduler,
             status=link.status,
             adapters=link.adapters,
+            quotas=Quotas(opening.settings.key_tables),
             process=opening.process,
             traces=traces,
         )

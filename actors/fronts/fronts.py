@@ -26,7 +26,7 @@ from ..supervisor.child_process import ChildProcess
 from ..supervisor.restart_budget import PERIOD, RESTARTS, RestartBudget
 from ..turns import waiting
 from .answers import Answers
-from .division import divide, owner, part_of
+from .division import divide, keys_of, owner, part_of
 from .front_line import FrontLine
 
 _LOG: Final = logging.getLogger("triolet.fronts")
@@ -173,7 +173,8 @@ class Fronts:
         name = f"{self._name}w{self._started}"
         limits = part_of(self._settings.limits, number, self._count)
         try:
-            process = self._start(name, structs.replace(self._settings, limits=limits))
+            keys = keys_of(self._settings.key_tables, number, self._count)
+            process = self._start(name, structs.replace(self._settings, limits=limits, key_tables=keys))
         except OSError as error:
             return f"a web process cannot be started: {error.strerror}"
         line = FrontLine(

@@ -31,6 +31,8 @@ class Accounts:
         self.adapters: Counter[str] = Counter()  # accepted requests by the name of their LoRA adapter
         self.finished: Counter[str] = Counter()
         self.refused: Counter[str] = Counter()
+        self.key_tokens: Counter[str] = Counter()  # of ended requests, by the name of their API key if it has one
+        self.key_refused: Counter[str] = Counter()  # beyond the limits of a key, by its name
         self.http_errors: Counter[str] = Counter()  # by code, including requests that never reached the gateway
         self.kept_answers: Counter[str] = Counter()  # resumed, refused to be, given up for lack of room
         self.traces: Counter[str] = Counter()  # ended requests by the fate of their spans; empty without traces

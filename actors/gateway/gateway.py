@@ -49,6 +49,7 @@ from .credit import CreditLine
 from .history import History, RecentRequests, StreamRecord
 from .outbox import Outbox
 from .places import RETRY_SECONDS, Places
+from .quotas import Quotas
 
 _LOG: Final = logging.getLogger("triolet.requests")
 
@@ -69,6 +70,7 @@ class Gateway:
         scheduler: trio.MemorySendChannel[ToScheduler],
         worker: WorkerStatus | None = None,
         accounts: Accounts | None = None,
+        quotas: Quotas | None = None,
         several_tenants: bool = False,
         process: str | None = None,
         on_end: Sequence[Callable[[History], None]] = (),
@@ -76,6 +78,7 @@ class Gateway:
         """`process` is the prefix of every id; the default is unique to this process and this start."""
         self.worker = worker or WorkerStatus()
         self.accounts = accounts or Accounts()
+        self.quotas = quotas or Quotas()
         self._outbox_tokens = limits.outbox_tokens
         self.kept = KeptFigures()  # the web keeps them
         self.places = Places(limits.max_requests, several_tenants=several_tenants)
@@ -106,10 +109,17 @@ class Gateway:
         assert request.id not in self._live, request.id
         if not request.arrival_time:
             request = msgspec.structs.replace(request, arrival_time=trio.current_time())
+        tenant, now = request.tenant, trio.current_time()
         try:
             if (refusal := self._refusal_of_all()) is not None:
                 raise ApiError(*refusal, retry_after=RETRY_SECONDS)
-            self.places.check(request.tenant)
+            try:
+                self.quotas.check(tenant, now, background=request.background)
+            except ApiError:
+                if key := self.quotas.name(tenant):
+                    self.accounts.key_refused[key] += 1
+                raise
+            self.places.check(tenant)
             try:
                 self._tokenizer.send_nowait(request)
             except trio.WouldBlock:
@@ -121,9 +131,10 @@ class Gateway:
         credit = CreditLine(self._outbox_tokens, partial(self._pass_on, id))
         outbox = Outbox(id, credit.take)
         self._live[id] = StreamRecord(request, outbox, credit, time.time() - trio.current_time())
-        self.places.take(request.tenant)
+        self.places.take(tenant)
+        self.quotas.begin(tenant, now, background=request.background)
         self.accounts.count_accepted(request.adapter.name if request.adapter else None)
-        self._recent.begin(request.tenant, request.name, id)
+        self._recent.begin(tenant, request.name, id)
         return outbox
 
     def cancel(self, request_id: str, reason: FinishReason = "cancelled") -> None:
@@ -284,10 +295,14 @@ class Gateway:
         self.accounts.completion_tokens += live.completion_tokens
         self.accounts.cached_tokens += live.cached_tokens
         self.accounts.observe_end(history, now)
+        key, used = self.quotas.name(history.tenant), live.prompt_tokens + live.completion_tokens
+        self.quotas.end(history.tenant, used, now, background=live.request.background)
+        if key:
+            self.accounts.key_tokens[key] += used
         self._recent.end(history)
         for tell in self._on_end:
             tell(history)
-        line, facts = live.terminal_record(event, now)
+        line, facts = live.terminal_record(event, now, key)
         _LOG.info("%s", line, extra={"fields": facts})
 
     def _pass_on(self, request_id: str, credit: int) -> None:

@@ -14,6 +14,7 @@ from ..supervisor.worker_status import WorkerStatus
 from .accounts import Accounts
 from .gateway import Gateway, process_name
 from .history import History
+from .quotas import Quotas
 
 _SHUTTING_DOWN: Final[tuple[ErrorCode, str]] = ("shutting_down", "the server is shutting down")
 
@@ -21,7 +22,8 @@ _SHUTTING_DOWN: Final[tuple[ErrorCode, str]] = ("shutting_down", "the server is 
 class Gateways:
     """The gateways of the models that are loaded; who loads and unloads them calls `add` and `remove`."""
 
-    def __init__(self) -> None:
+    def __init__(self, quotas: Quotas | None = None) -> None:
+        self.quotas = quotas or Quotas()  # of all models together
         self.worker = WorkerStatus()  # said to every WebSocket: of no model, since each has a worker of its own
         self.worker.state = "ready"
         self.accounts = Accounts()  # of what concerns no model

@@ -115,8 +115,11 @@ class StreamRecord:
             error=event.code if isinstance(event, Failed) else None,
         )
 
-    def terminal_record(self, event: TerminalEvent, now: float) -> tuple[str, dict[str, object]]:
-        """The one log line of a request, and its facts by name. It has none of the request's content."""
+    def terminal_record(self, event: TerminalEvent, now: float, key: str = "") -> tuple[str, dict[str, object]]:
+        """The one log line of a request, and its facts by name. It has none of the request's content.
+
+        `key` is the name of its API key, if it has one.
+        """
         timing = self.timing(now)
         counts = {"prompt": self.prompt_tokens, "completion": self.completion_tokens, "cached": self.cached_tokens}
         times = {"queued": timing.queued, "ttft": timing.ttft, "total": timing.total}
@@ -129,6 +132,9 @@ class StreamRecord:
             *(f"{name}={seconds:.4f}" for name, seconds in times.items()),
         ]
         facts: dict[str, object] = {"request": self.request.id, "request_id": self.request.name, "reason": reason}
+        if key:
+            words.append(f"key={key}")
+            facts["key"] = key
         if isinstance(event, Failed):
             words.append(event.code)
             facts["error"] = event.code

@@ -134,6 +134,8 @@ class _OfModel:
         yield counter("requests_accepted", "Requests that got a place", accounts.accepted)
         yield counters("requests_finished", "Requests that ended", "reason", accounts.finished)
         yield counters("requests_refused", "Requests answered with an error", "code", accounts.refused)
+        yield counters("key_tokens", "Tokens of ended requests of keys with a name", "key", accounts.key_tokens)
+        yield counters("key_requests_refused", "Requests beyond their key's limits", "key", accounts.key_refused)
         yield counter("prompt_tokens", "Prompt tokens of ended requests", accounts.prompt_tokens)
         yield counter("generation_tokens", "Tokens generated and kept", scheduler.totals.generated_tokens)
         yield counter("cached_prompt_tokens", "Prompt tokens served by the prefix cache", accounts.cached_tokens)

@@ -255,6 +255,7 @@ class LoadedModels:
                     on_progress=self._on_progress,
                     on_open=open_engine,
                     beside=partial(self._beside, settings),
+                    quotas=self._gateways.quotas,
                     task_status=task_status,
                 )
         except EngineLoadError:

@@ -24,6 +24,7 @@ from ...protocol.settings import ServeSettings
 from ...protocol.steps import LoadProgress, Ready, ReportProgress
 from ..engine import Engine
 from ..gateway.gateways import Gateways
+from ..gateway.quotas import Quotas
 from ..observe.observe import own_figures
 from ..observe.server import Absent, ListedModel, Models, NamedEngine
 from ..scheduler.state import SchedulerState
@@ -48,7 +49,7 @@ class Several(Models):
         beside: RunBeside,
     ) -> None:
         self.settings = settings
-        self.gateway = Gateways()
+        self.gateway = Gateways(Quotas(settings.key_tables))
         self.loaded = trio.Event()
         self._created = int(time.time())
         self._context_lengths = parts.context_lengths

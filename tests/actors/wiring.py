@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 import trio
 
 from triolet.actors.gateway.gateway import Gateway
+from triolet.actors.gateway.quotas import Quotas
 from triolet.protocol.messages import ToScheduler, ToTokenizer
 from triolet.protocol.requests import Generate, TextPrompt
 from triolet.protocol.sampling import Sampling
@@ -29,11 +30,13 @@ class Wired(NamedTuple):
                 return messages
 
 
-def wire(limits: LimitSettings | None = None, *, several_tenants: bool = False) -> Wired:
+def wire(limits: LimitSettings | None = None, *, several_tenants: bool = False, quotas: Quotas | None = None) -> Wired:
     limits = limits or LimitSettings()
     to_tokenizer, tokenizer = trio.open_memory_channel[ToTokenizer](limits.max_requests)
     to_scheduler, scheduler = trio.open_memory_channel[ToScheduler](1000)
-    gateway = Gateway(limits, tokenizer=to_tokenizer, scheduler=to_scheduler, several_tenants=several_tenants)
+    gateway = Gateway(
+        limits, tokenizer=to_tokenizer, scheduler=to_scheduler, several_tenants=several_tenants, quotas=quotas
+    )
     return Wired(gateway, tokenizer, scheduler, to_scheduler)
 
 

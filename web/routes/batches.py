@@ -27,7 +27,9 @@ _CREATE: Final = msgspec.json.Decoder(CreateBatch)
 
 def register(app: Application, folder: DataFolder) -> None:
     settings = app.engine.settings
-    create = partial(batches.create, storage=settings.limits.batch_storage, several_tenants=len(settings.api_keys) > 1)
+    create = partial(
+        batches.create, storage=settings.limits.batch_storage, several_tenants=len(settings.key_digests) > 1
+    )
 
     def missing(id: str) -> ApiError:
         return ApiError("not_found", f"There is no batch {id[:64]!r}.", param="batch_id")

@@ -36,7 +36,7 @@ def register(app: Application, folder: DataFolder) -> None:
         purpose="batch",
         keep_seconds=FILE_SECONDS,
         storage=settings.limits.batch_storage,
-        several_tenants=len(settings.api_keys) > 1,
+        several_tenants=len(settings.key_digests) > 1,
     )
     app.uploads.update({PATH, app.prefix + PATH})
 

@@ -5,10 +5,10 @@ from typing import cast
 from hypothesis import given
 from hypothesis import strategies as st
 
-from triolet.actors.fronts.division import divide, owner, part_of
+from triolet.actors.fronts.division import divide, keys_of, owner, part_of
 from triolet.protocol.fronts import ChoiceOpened
 from triolet.protocol.messages import ChoiceTokens, DropRequest, OpenChoice, StepTokens, ToDetokenizer
-from triolet.protocol.settings import LimitSettings
+from triolet.protocol.settings import KeySettings, LimitSettings
 
 from ..wiring import generate
 
@@ -85,3 +85,23 @@ def test_the_parts_are_the_whole_and_nearly_equal(fronts: int, more: int) -> Non
     assert sum(parts) == limits.max_requests
     assert max(parts) - min(parts) <= 1
     assert min(parts) >= 1
+
+
+@given(st.integers(2, 12), st.integers(0, 500), st.integers(0, 5000))
+def test_the_parts_of_a_keys_limits_are_the_whole(fronts: int, requests: int, tokens: int) -> None:
+    """The scheduler's process has a part of the tokens, for batches' lines."""
+    key = KeySettings(
+        sha256="0" * 64,
+        name="alice",
+        weight=2,
+        requests_per_minute=fronts + requests,
+        concurrent=fronts,
+        tokens_per_minute=fronts + 1 + tokens,
+    )
+    parts = [keys_of((key, KeySettings(sha256="1" * 64)), number, fronts) for number in range(fronts + 1)]
+    assert sum(part.requests_per_minute or 0 for part, _ in parts[:fronts]) == key.requests_per_minute
+    assert [part.concurrent for part, _ in parts[:fronts]] == [1] * fronts
+    assert sum(part.tokens_per_minute or 0 for part, _ in parts) == key.tokens_per_minute
+    assert min(part.tokens_per_minute or 0 for part, _ in parts) >= 1
+    assert {(part.name, part.weight, part.sha256) for part, _ in parts} == {("alice", 2, key.sha256)}
+    assert {free for _, free in parts} == {KeySettings(sha256="1" * 64)}

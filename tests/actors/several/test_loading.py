@@ -12,6 +12,7 @@ from msgspec import structs
 from triolet.actors.batch.runner import PASSING
 from triolet.actors.errors import EngineLoadError
 from triolet.actors.gateway.gateways import Gateways
+from triolet.actors.gateway.quotas import Quotas
 from triolet.actors.several import loading
 from triolet.actors.several.directory import Directory
 from triolet.actors.several.failures import HOPELESS, PAUSES
@@ -58,12 +59,13 @@ class House:
         self.directory = Directory([*SIZES])
         self.broken: set[str] = set()
         self.started: dict[str, list[FakeEngine]] = {name: [] for name in SIZES}
+        self.gateways = Gateways()
         settings = {name: structs.replace(SETTINGS, served_model_name=name) for name in SIZES}
         self.models = LoadedModels(
             nursery,
             self.directory,
             Parts(settings, [], BUDGET, SIZES),
-            Gateways(),
+            self.gateways,
             on_progress=lambda progress: None,
             beside=self._beside,
         )
@@ -71,9 +73,16 @@ class House:
     async def _beside(self, *ignored: object) -> None: ...
 
     async def run_engine(
-        self, settings: ServeSettings, *, on_open: Callable[[Any], None], task_status: Any, **ignored: object
+        self,
+        settings: ServeSettings,
+        *,
+        on_open: Callable[[Any], None],
+        task_status: Any,
+        quotas: Quotas | None,
+        **ignored: object,
     ) -> None:
         name = settings.served_model_name or ""
+        assert quotas is self.gateways.quotas  # a key's requests to all models count together
         await trio.lowlevel.checkpoint()
         if name in self.broken:
             raise EngineLoadError("internal_error", "killed")

@@ -15,6 +15,7 @@ import trio
 import trio.testing
 
 from triolet.actors.gateway.gateway import Gateway
+from triolet.actors.gateway.quotas import Quotas
 from triolet.actors.observe.explain import explain
 from triolet.actors.observe.observe import own_figures
 from triolet.actors.scheduler.state import SchedulerState
@@ -82,6 +83,7 @@ class ScriptedEngine:
             scheduler=to_scheduler,
             worker=self.worker,
             on_end=[self.usage.note] if self.usage else (),
+            quotas=Quotas(settings.key_tables),
         )
 
     async def run(self) -> None:
