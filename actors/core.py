@@ -7,9 +7,15 @@ Every channel's bound is stated where it is made. The cycle of scheduler and wor
 inbox never makes a sender wait, and live requests bound its size.
 """
 
+import logging
+import sys
+import time
+from collections.abc import Mapping
 from functools import partial
+from pathlib import Path
 from secrets import token_bytes
-from typing import Final
+from traceback import extract_tb
+from typing import Final, cast
 
 import trio
 
@@ -22,7 +28,9 @@ from .adapters import AdapterTable, given_adapters
 from .crash_report import crash_report, write_crash_report
 from .database import data_folder
 from .executor.inline import run_inline
+from .flight import Flight
 from .gateway.quotas import Quotas
+from .observe.flight_file import FlightFile
 from .scheduler.blame import Conviction
 from .scheduler.scheduler import run_scheduler
 from .scheduler.state import SchedulerState
@@ -31,6 +39,8 @@ from .supervisor.restart_budget import RESTARTS
 from .supervisor.supervisor import run_supervisor
 from .supervisor.worker_status import WorkerStatus
 
+WATCH_SECONDS: Final = 1.0
+_LOG: Final = logging.getLogger("triolet.flight")
 _TEXTS: Final = 64  # a step's text and the choices it opened; the reader empties it in one turn
 
 
@@ -39,7 +49,11 @@ class Core:
 
     def __init__(self, settings: ServeSettings, quotas: Quotas | None = None) -> None:
         self.quotas = quotas or Quotas(settings.key_tables)  # of requests and of batches' lines
-        self.status = WorkerStatus(settings.engine.hang_timeout)
+        self.flight = Flight()
+        self.refused: Mapping[str, int] = {}  # by code; of the gateway in this process, if it is here
+        self._file: FlightFile | None = None
+        self.status = WorkerStatus(settings.engine.hang_timeout, self.flight)
+        self.status.on_change.add(self._note_worker)
         self.batches = BatchFigures()
         self.state = SchedulerState(
             secret=token_bytes(32),
@@ -48,6 +62,7 @@ class Core:
             stall_timeout=settings.stall_timeout,
             max_adapters=settings.limits.max_loras,
             weights={key.sha256: key.weight for key in settings.key_tables},
+            flight=self.flight,
         )
         # No fixed bound, but limited in use: a few messages per live request, one answer per step in flight; the steps
         # in flight, and what live requests need prepared.
@@ -72,6 +87,8 @@ class Core:
         channels = self._inbox, self._to_executor, self._to_texts
 
         def report(conviction: Conviction) -> None:
+            found = f"request {conviction.live.id} killed {conviction.losses} workers"
+            self.flight.event(trio.current_time(), "convicted", found)
             content = crash_report(
                 conviction, self.status.ready, with_tokens=self._settings.engine.log_level == "debug"
             )
@@ -93,7 +110,41 @@ class Core:
         )
         return ready
 
+    def _note_worker(self) -> None:
+        status = self.status
+        about = f"pid {status.pid}" if status.state == "ready" else status.reason
+        self.flight.change(trio.current_time(), "worker", f"{status.state}: {about}")
+
+    async def record(self, folder: Path) -> None:
+        """Keep the flight recorder's file there until `close`, and note once a second what has changed."""
+        try:
+            self._file = await trio.to_thread.run_sync(
+                FlightFile, self.flight, folder, trio.current_time() - time.time()
+            )
+        except OSError as error:
+            _LOG.warning("the flight recorder has no file: %s", error)
+        while True:
+            now, totals, step_time = trio.current_time(), self.state.totals, self.status.step_time
+            tokens = totals.prefill_tokens + totals.generated_tokens
+            self.flight.watch(
+                now, self.status.health(now), self.refused, steps=totals.steps, seconds=step_time.sum, tokens=tokens
+            )
+            await trio.sleep(WATCH_SECONDS)
+
     def close(self) -> None:
         """Call it when both have ended."""
+        self.flight.event(trio.current_time(), "stopped", _ending(sys.exception()))
+        if self._file is not None:
+            self._file.close()
         for end in self._held_open:
             end.close()
+
+
+def _ending(error: BaseException | None) -> str:
+    """What ended the engine; the words of an error could quote a request, so only its kind and place."""
+    while isinstance(error, BaseExceptionGroup):
+        error = cast("BaseExceptionGroup[BaseException]", error).exceptions[0]
+    if error is None or isinstance(error, trio.Cancelled | KeyboardInterrupt):
+        return "in order"
+    places = extract_tb(error.__traceback__)
+    return f"{type(error).__name__} in {places[-1].filename}:{places[-1].lineno}" if places else type(error).__name__

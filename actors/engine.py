@@ -50,6 +50,7 @@ class Engine(FrontActors):
             traces=traces,
         )
         self._core = core
+        core.refused = self.accounts.refused
         self.observer = Observer(
             settings,
             state=core.state,

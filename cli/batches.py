@@ -12,6 +12,7 @@ from ..actors.batch.runner import AnswerLine, BatchRunner
 from ..actors.batch_engine import BatchEngine
 from ..actors.core import Core
 from ..actors.database import data_folder
+from ..actors.observe.flight_file import FOLDER
 from ..actors.tokenizer.tokenizer import read_text_tokenizer
 from ..protocol.errors import ApiError
 from ..protocol.openai_batches import BatchEndpoint
@@ -35,6 +36,13 @@ async def run_batches(settings: ServeSettings, core: Core, ready: Ready, *, unti
         await runner.run(until_idle)
 
 
+async def run_beside(settings: ServeSettings, core: Core, ready: Ready) -> None:
+    """What runs beside a server's engine: its batches, and the file of its flight recorder."""
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(core.record, data_folder(settings.data) / FOLDER)
+        nursery.start_soon(run_batches, settings, core, ready)
+
+
 class SeveralBatches:
     """The batches of a server of several models: one runner, and of each loaded engine the half for lines."""
 
@@ -44,13 +52,15 @@ class SeveralBatches:
 
     async def run_lines(self, settings: ServeSettings, core: Core, ready: Ready) -> None:
         """Beside the engine of one model. When it ends, its lines run again later."""
-        await self._work.wait()
-        async with _lines(settings, core, ready) as engine:
-            self._engines[engine.model_name] = engine
-            try:
-                await trio.sleep_forever()
-            finally:
-                del self._engines[engine.model_name]
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(core.record, data_folder(settings.data) / FOLDER)
+            await self._work.wait()
+            async with _lines(settings, core, ready) as engine:
+                self._engines[engine.model_name] = engine
+                try:
+                    await trio.sleep_forever()
+                finally:
+                    del self._engines[engine.model_name]
 
     async def run(self, several: "Several") -> None:
         """Run the batches of the server's data folder. A line names its model; one that is not loaded is loaded

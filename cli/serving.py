@@ -20,7 +20,7 @@ from ..web.transport.listening import unix_socket
 from ..web.transport.tls import Certificates
 from ..web.transport.transport import LAST_WORDS_SECONDS
 from ..web.transport.transport import serve as serve_web
-from .batches import SeveralBatches, run_batches
+from .batches import SeveralBatches, run_beside
 from .memory_needs import parts_of
 from .process import Life
 
@@ -56,7 +56,7 @@ async def run_server(
 
     `at_once`, set later, ends the running answers. If the engine fails, it sets `stop` and raises.
     """
-    run = partial(run_engine, settings, worker=worker, on_progress=on_progress, beside=partial(run_batches, settings))
+    run = partial(run_engine, settings, worker=worker, on_progress=on_progress, beside=partial(run_beside, settings))
     if settings.models:
         batches, parts = SeveralBatches(), await parts_of(settings)
         several = partial(run_several, settings, parts=parts, on_progress=on_progress)

@@ -21,7 +21,7 @@ from ..actors.supervisor.child_process import ChildProcess
 from ..protocol.settings import ServeSettings
 from ..protocol.steps import Ready, ReportProgress
 from ..web.transport.listening import BACKLOG, bind_tcp, unix_socket, urls_of
-from .batches import run_batches
+from .batches import run_beside
 from .process import Life
 
 FRONT_MODULE: Final = "triolet.cli.front"
@@ -96,7 +96,7 @@ async def run_fronts(
 
                 async def load() -> None:
                     ready = await core.start(nursery, on_progress, worker)
-                    nursery.start_soon(run_batches, settings, core, ready)
+                    nursery.start_soon(run_beside, settings, core, ready)
                     on_ready(ready, settings)
 
                 async with trio.open_nursery() as loading:

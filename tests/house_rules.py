@@ -10,7 +10,14 @@ _ANSWERED = ("web.generation.asked", "web.generation.collected", "web.generation
 _AS_CHAT = ("web.openai.conversation", "web.openai.decode", "web.openai.request")  # dialects that become a chat
 _DIALECTS = ("web.openai", "web.pooling", "web.responses", "web.anthropic", "web.ollama")
 _ROUTED = ("web.arriving_upload", "web.asgi", "web.auth", "actors.batch", "actors.observe", "actors.usage")  # by Quart
-_CALLED = ("protocol", "actors.errors", "actors.histogram", "actors.logs", "actors.turns")  # by any actor
+_CALLED = (
+    "protocol",
+    "actors.errors",
+    "actors.flight",
+    "actors.histogram",
+    "actors.logs",
+    "actors.turns",
+)  # by any actor
 _STEPPED = (
     "protocol.events",
     "protocol.requests",
@@ -63,8 +70,8 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "actors.batch": (*_CALLED, "actors.batch", "actors.database"),
     "actors.usage": (*_CALLED, "actors.usage", "actors.database", "actors.gateway.history"),
     "actors.admission": (*_CALLED, "actors.admission", "actors.gateway"),
-    "actors.scheduler": ("protocol", "actors.scheduler"),
-    "actors.scheduler.scheduler": ("protocol", "actors.scheduler", "actors.turns"),
+    "actors.scheduler": ("protocol", "actors.flight", "actors.scheduler"),
+    "actors.scheduler.scheduler": ("protocol", "actors.flight", "actors.scheduler", "actors.turns"),
     "actors.detokenizer": (*_CALLED, "actors.detokenizer", "actors.gateway", "actors.tokenizer"),
     "actors.executor": (*_CALLED, "actors.executor", "actors.supervisor", *_LOADED),
     "actors.observe": (*_CALLED, "actors.observe", "actors.gateway", "actors.scheduler", "actors.supervisor"),

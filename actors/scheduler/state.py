@@ -41,6 +41,7 @@ from ...protocol.steps import (
     StepDone,
     StepFailed,
 )
+from ..flight import Flight
 from .apart import Apart
 from .background import Pace, give_way, wants_step
 from .blame import Conviction, blame
@@ -53,6 +54,7 @@ from .sequence import LiveRequest, Sequence
 from .standing import StartRate, WaitReasons
 from .steady_plan import plan_steady
 from .step_plan import EVERYBODY, StepLimits, StepTurn
+from .step_record import step_record
 from .step_results import LENGTH, apply_step, choice_tokens
 
 # On a CPU no step is planned behind one that takes so long: a newcomer would wait for both. Without it the worker idles
@@ -73,6 +75,7 @@ class SchedulerState:
         max_adapters: int = 16,  # in the worker
         weights: Mapping[str, float] | None = None,  # of tenants, of their share; 1 of all others
         max_steps_in_flight: int = 2,  # the worker starts the next step while the last one's answer travels
+        flight: Flight | None = None,
     ) -> None:
         """`secret` keys the names of KV blocks. A request fails when `max_losses` workers in a row die computing it.
 
@@ -81,6 +84,7 @@ class SchedulerState:
         self.table = LiveTable(secret, stall_timeout, max_adapters, weights)
         self.in_flight: dict[int, Step] = {}
         self.totals = SchedulerTotals()
+        self.flight = flight or Flight()
         self.waits = WaitReasons(self.table.queues, self.table.pool, None, {}, None, 0)
         self._max_losses = max_losses
         self._outbox_tokens = outbox_tokens
@@ -223,6 +227,7 @@ class SchedulerState:
         table.last_step = step.step
         table.dropped.clear()
         self.in_flight[step.step] = step
+        self.flight.steps.append(step_record(step, plan, table.now))
         return step
 
     def take_preparations(self) -> list[Preparation]:

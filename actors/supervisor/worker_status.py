@@ -13,6 +13,7 @@ from typing import Final
 from ...protocol.reports import Health, Loading, WorkerState
 from ...protocol.settings import HANG_SECONDS
 from ...protocol.steps import LoadProgress, Ready, Step
+from ..flight import Flight
 from ..histogram import Histogram
 from .loading import LoadWatch, in_words
 from .step_cost import StepCost, work_of
@@ -34,7 +35,7 @@ STEP_BOUNDS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25
 class WorkerStatus:
     """The state of the worker, updated by the supervisor."""
 
-    def __init__(self, hang_seconds: float = HANG_SECONDS) -> None:
+    def __init__(self, hang_seconds: float = HANG_SECONDS, flight: Flight | None = None) -> None:
         """A worker whose step makes no progress for so long is replaced.
 
         It gets longer if a step of its size may take long, and at least the time that the next worker would need: so
@@ -50,6 +51,7 @@ class WorkerStatus:
         self.on_change: set[Callable[[], None]] = set()  # called after each of them
         self.step_time = Histogram(STEP_BOUNDS)
         self.link_seconds = 0.0  # time of steps outside the worker, counted from when it could run them
+        self._flight = flight or Flight()
         self._hang_seconds = hang_seconds
         self._began = 0.0  # to load
         self._load_seconds = inf  # the fastest so far: the first load may have compiled kernels
@@ -112,7 +114,9 @@ class WorkerStatus:
 
     def step_done(self, number: int, duration: float, now: float) -> None:
         step = self._steps.pop(number, None)
-        self.link_seconds += max(0.0, now - self._oldest_since - duration)
+        link = max(0.0, now - self._oldest_since - duration)
+        self.link_seconds += link
+        self._flight.steps.append(("back", number, now, duration, link))
         self._oldest_since = now  # the next one begins now at the earliest
         if step is not None:
             self._cost.note(work_of(step), duration)
