@@ -8,7 +8,7 @@ the outer half runs in each of them (`front.py`) and the inner half in its own p
 a `Server` (`observe/server.py`); other programs use `open_engine` and `Engine.stream`.
 """
 
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 
@@ -18,6 +18,7 @@ from ..protocol.engine_view import AboutEngine, View
 from ..protocol.errors import ApiError
 from ..protocol.events import StreamEvent
 from ..protocol.explanation import Standing
+from ..protocol.flight import FlightRecording
 from ..protocol.reports import FrontsReport, Health, SchedulerStatistics, ServerReport
 from ..protocol.requests import Generate
 from ..protocol.settings import ServeSettings
@@ -86,6 +87,9 @@ class Engine(FrontActors):
 
     async def report(self) -> ServerReport:
         return await self.observer.report()
+
+    async def recordings(self) -> Mapping[str, FlightRecording]:
+        return {self.model_name: self.observer.recording()}
 
     async def about(self) -> AboutEngine | None:
         return self.observer.about()

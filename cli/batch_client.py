@@ -30,8 +30,9 @@ class ServerRefusal(click.ClickException):
 class ServerBatches:
     """Every method raises click.ClickException: ServerRefusal, or another if the server cannot be reached."""
 
-    def __init__(self, url: str, api_key: str | None) -> None:
+    def __init__(self, url: str, api_key: str | None, seconds: float = HTTP_SECONDS) -> None:
         self._url = urlsplit(url)
+        self._seconds = seconds
         self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
 
     def upload(self, path: Path) -> str:
@@ -48,7 +49,7 @@ class ServerBatches:
             yield tail
 
         kind = f"multipart/form-data; boundary={boundary}"
-        answer = self._ask("POST", "/v1/files", body(), {"Content-Type": kind, "Content-Length": str(size)})
+        answer = self.ask("POST", "/v1/files", body(), {"Content-Type": kind, "Content-Length": str(size)})
         return self._decoded(answer, FileObject).id
 
     def create(self, input_file: str, endpoint: BatchEndpoint) -> BatchObject:
@@ -68,10 +69,10 @@ class ServerBatches:
                 file.write(piece)
 
     def delete(self, id: str) -> None:
-        self._ask("DELETE", f"/v1/files/{id}")
+        self.ask("DELETE", f"/v1/files/{id}")
 
     def _batch(self, method: str, path: str, body: bytes | None = None) -> BatchObject:
-        return self._decoded(self._ask(method, f"/v1/batches{path}", body), BatchObject)
+        return self._decoded(self.ask(method, f"/v1/batches{path}", body), BatchObject)
 
     def _decoded(self, answer: bytes, kind: type[T]) -> T:
         try:
@@ -80,7 +81,7 @@ class ServerBatches:
             message = f"{self._url.geturl()} does not answer as a Triolet server does: {error}"
             raise click.ClickException(message) from error
 
-    def _ask(
+    def ask(
         self, method: str, path: str, body: bytes | Iterator[bytes] | None = None, more: dict[str, str] | None = None
     ) -> bytes:
         with closing(self._open(method, path, body, more)) as answer:
@@ -101,7 +102,7 @@ class ServerBatches:
     ) -> HTTPResponse:
         url = self._url
         kind = HTTPSConnection if url.scheme == "https" else HTTPConnection
-        connection = kind(url.netloc.rpartition("@")[2], timeout=HTTP_SECONDS)
+        connection = kind(url.netloc.rpartition("@")[2], timeout=self._seconds)
         fields = {**self._headers, "Content-Type": "application/json", "Connection": "close", **(more or {})}
         try:
             with suppress(BrokenPipeError, ConnectionResetError):  # a refusal that came before the whole body

@@ -11,9 +11,12 @@ from functools import partial
 
 import trio
 
+from ..actors.database import data_folder
 from ..actors.fronts.front import run_front
 from ..actors.fronts.front_link import DECODER, FrontLink, SchedulerLost
 from ..actors.logs import log_to_stderr
+from ..actors.observe.flight_file import FOLDER
+from ..actors.observe.stack_file import stacks_on_signal
 from ..actors.supervisor.link import Link
 from ..protocol.fronts import OpenFront
 from ..protocol.settings import EngineSettings
@@ -41,21 +44,22 @@ async def serve_front(stream: trio.SocketStream, sockets: list[socket.socket]) -
             certificates.reload()
 
     front = FrontLink(link, opening, on_drain=drain, on_reload=reload)
-    async with trio.open_nursery() as nursery:
-        await nursery.start(
-            partial(
-                serve_engine,
-                settings,
-                partial(run_front, front, opening),
-                stop,
-                at_once=at_once,
-                sockets=sockets,
-                certificates=certificates,
+    with stacks_on_signal(data_folder(settings.data) / FOLDER):
+        async with trio.open_nursery() as nursery:
+            await nursery.start(
+                partial(
+                    serve_engine,
+                    settings,
+                    partial(run_front, front, opening),
+                    stop,
+                    at_once=at_once,
+                    sockets=sockets,
+                    certificates=certificates,
+                )
             )
-        )
-        front.say_ready()
-        keep_what_is_there()
-        return_large_blocks()
+            front.say_ready()
+            keep_what_is_there()
+            return_large_blocks()
 
 
 async def _run(link: int, listening: list[int]) -> None:

@@ -82,7 +82,7 @@ GROUPS: Final[dict[str, dict[str, Setting]]] = {
             "Keys with limits are tables of --config's file: [[keys]].",
         ),
         "operator_keys": Setting(
-            click.STRING, "Ask for KEY, or a key in @FILE, at /metrics, /internal/ledger and the dashboard instead."
+            click.STRING, "Ask for KEY, or a key in @FILE, at /metrics, /internal/* and the dashboard instead."
         ),
         "allow_origins": Setting(
             ORIGIN, "Let pages of this origin use the server, as http://localhost:3000; * for all. May be repeated."

@@ -19,7 +19,10 @@ from typing import Final, NamedTuple, TypeVar, cast
 import click
 import trio
 
+from ..actors.database import data_folder
 from ..actors.errors import EngineLoadError, FrontsLost
+from ..actors.observe.flight_file import FOLDER
+from ..actors.observe.stack_file import stacks_on_signal
 from ..protocol.settings import ServeSettings
 from .refusals import Refusal
 
@@ -98,7 +101,8 @@ async def run_until_signalled(
     """A server under the process's signals."""
     stop, at_once = trio.Event(), trio.Event()
     serving = False
-    with trio.open_signal_receiver(*heeded_signals(settings)) as signals:
+    flight = data_folder(settings.data) / FOLDER
+    with stacks_on_signal(flight), trio.open_signal_receiver(*heeded_signals(settings)) as signals:
         async with trio.open_nursery() as nursery:
 
             async def watch_signals() -> None:

@@ -25,6 +25,7 @@ Question = Literal[
     "health",  # the whole server's
     "about",  # what a dashboard receives first, and again for each new worker
     "view",  # what a dashboard shows
+    "recording",  # what the flight recorder has
     "standing",  # where the request `id` stands in the scheduler
     "offer_adapter",  # let all fronts know `adapter`: Refused, or nothing
     "replace_adapter",  # the same, in place of one with its name
@@ -108,7 +109,7 @@ class Inquiry(Message, frozen=True, kw_only=True):
 class InquiryAnswer(Message, frozen=True, kw_only=True):
     """Either way: the answer, a msgpack Struct that the question implies.
 
-    These are declared in reports.py, explanation.py and engine_view.py.
+    These are declared in reports.py, explanation.py, engine_view.py and flight.py.
     """
 
     number: int

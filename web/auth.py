@@ -22,7 +22,7 @@ OPEN = frozenset({"page", "page_without_slash", "page_file", "dashboard_page", "
 # With the dashboard's WebSocket.
 _MODELS = ("load_model", "unload_model", "alias_model")
 OPERATORS = frozenset(
-    {"metrics", "ledger", "load_adapter", "unload_adapter", *_MODELS}
+    {"doctor", "metrics", "ledger", "load_adapter", "unload_adapter", *_MODELS}
 )  # and the dashboard's WebSocket
 BOTH = frozenset({"usage"})
 KEY_IN_QUERY = frozenset({"api_key", "apikey", "key", "token", "access_token", "authorization"})

@@ -12,6 +12,7 @@ from ...protocol.errors import ApiError
 from ...protocol.fronts import Inquiry, Refused
 from ..adapters import AdapterTable
 from ..observe.observe import Observer
+from ..observe.task_tree import task_tree
 from .division import owner
 from .front_line import FrontLine
 from .questions import NOTHING
@@ -55,6 +56,9 @@ class Answers:
                 return msgspec.msgpack.encode(self._observer.about())
             case "view":
                 return await self.shared_view()
+            case "recording":
+                root = trio.lowlevel.current_root_task()
+                return msgspec.msgpack.encode(self._observer.recording(task_tree(root) if root else None))
             case "report" | "own_report":
                 return msgspec.msgpack.encode(await self._observer.report())
             case "offer_adapter" | "replace_adapter" | "remove_adapter":

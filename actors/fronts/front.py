@@ -4,7 +4,7 @@ The actors hold ordinary channel ends and see no difference. When the link ends,
 an error, and the process exits.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 import msgspec
@@ -14,6 +14,7 @@ from ...protocol.adapters import Adapter
 from ...protocol.engine_view import AboutEngine, View
 from ...protocol.errors import ApiError
 from ...protocol.explanation import Explanation, Standing
+from ...protocol.flight import FlightRecording
 from ...protocol.fronts import OpenFront, Question, Refused
 from ...protocol.reports import FrontReport, Health, ServerReport
 from ..front_actors import FrontActors
@@ -50,6 +51,9 @@ class FrontEngine(FrontActors):
 
     async def report(self) -> ServerReport:
         return await self._ask_for("report", ServerReport)
+
+    async def recordings(self) -> Mapping[str, FlightRecording]:
+        return {self.model_name: await self._ask_for("recording", FlightRecording)}
 
     async def about(self) -> AboutEngine | None:
         return await self._ask("about", AboutEngine)

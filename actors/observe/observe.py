@@ -10,10 +10,12 @@ from collections.abc import Awaitable, Callable
 from importlib.metadata import version
 from typing import Final
 
+import msgspec
 import trio
 
 from ...protocol.engine_view import AboutEngine, Limits, RateSample, View, WebProcesses, WorkerView
 from ...protocol.explanation import Standing
+from ...protocol.flight import FlightRecording, Record
 from ...protocol.reports import BatchFigures, FrontsReport, Health, ProcessFigures, ServerReport, WorkerFigures
 from ...protocol.settings import ServeSettings, model_name
 from ..gateway.accounts import add_up
@@ -33,6 +35,7 @@ from .view_rows import (
 
 SAMPLE_SECONDS: Final = 1.0
 _SAMPLES: Final = 300  # five minutes of watching
+_TOLD: Final = 400  # records of steps, of all that the flight recorder has
 
 
 class Observer:
@@ -70,6 +73,12 @@ class Observer:
     def standing(self, id: str) -> Standing | None:
         """Where a request is in the scheduler; None if it is not there."""
         return self._state.standing(id, self._clock())
+
+    def recording(self, tasks: list[str] | None = None) -> FlightRecording:
+        """What the flight recorder has: the last steps and all events. `tasks`: of a process that is not the web's."""
+        flight = self._state.flight
+        records = [*flight.events, *tuple(flight.steps)[-_TOLD:]]
+        return FlightRecording(now=self._clock(), records=msgspec.convert(records, list[Record]), tasks=tasks or [])
 
     async def report(self) -> ServerReport:
         web, status = await self._collect_web(), self._status

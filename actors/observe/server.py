@@ -16,6 +16,7 @@ import trio
 from ...protocol.adapters import Adapter
 from ...protocol.engine_view import AboutEngine, View
 from ...protocol.explanation import Explanation
+from ...protocol.flight import FlightRecording
 from ...protocol.openai_responses import TokenizerInfo
 from ...protocol.reports import Health, ServerReport
 from ...protocol.requests import Prompt
@@ -183,6 +184,10 @@ class Server(Protocol):
 
     async def report(self) -> ServerReport:
         """The data of /metrics and the ledger."""
+        ...
+
+    async def recordings(self) -> Mapping[str, FlightRecording]:
+        """What the flight recorders have, by model."""
         ...
 
     async def about(self) -> AboutEngine | None:

@@ -60,3 +60,23 @@ def blame(table: LiveTable, steps: Iterable[Step], reason: str, *, crashed: bool
                 Conviction(live=live, losses=losses[id], reason=reason, generated=generated, steps=steps)
             )
     return convictions
+
+
+class Excuses:
+    """Which lost workers do not count towards the restarts, as their cause was found.
+
+    If `most` convictions follow each other and nobody else got a token in between, it is not the requests: the model
+    or the machine is broken.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._fruitless = 0
+        self._tokens = 0  # generated until the last conviction
+
+    def losses(self, convictions: list[Conviction], generated_tokens: int) -> int:
+        """How many losses these convictions excuse; `generated_tokens` were generated in all so far."""
+        own = max(sum(conviction.generated) for conviction in convictions)
+        self._fruitless = 0 if generated_tokens - self._tokens > own else self._fruitless + 1
+        self._tokens = generated_tokens
+        return max(conviction.losses for conviction in convictions) if self._fruitless <= self._most else 0

@@ -44,7 +44,7 @@ from ...protocol.steps import (
 from ..flight import Flight
 from .apart import Apart
 from .background import Pace, give_way, wants_step
-from .blame import Conviction, blame
+from .blame import Conviction, Excuses, blame
 from .blocks import blocks_for
 from .live_table import LiveTable
 from .plan import plan_step
@@ -95,8 +95,7 @@ class SchedulerState:
         self._next_step = 1
         self._convictions: list[Conviction] = []
         self._apart = Apart()
-        self._fruitless = 0  # convictions in a row between which nobody else got a token
-        self._tokens_then = 0  # generated until the last one
+        self._excuses = Excuses(max_losses)
         self._start_rate = StartRate()
         self._texts: list[ToDetokenizer] = []
         self._batch_texts: list[ToDetokenizer] = []  # the same, of background requests
@@ -378,12 +377,7 @@ class SchedulerState:
                 self._fail([live], "engine_error", text)
         if convictions:
             self._convictions += convictions
-            others = self.totals.generated_tokens - self._tokens_then
-            others -= max(sum(conviction.generated) for conviction in convictions)
-            self._fruitless = 0 if others > 0 else self._fruitless + 1
-            self._tokens_then = self.totals.generated_tokens
-            if self._fruitless <= self._max_losses:  # otherwise it is the model, or the machine
-                self.totals.excused_losses += max(conviction.losses for conviction in convictions)
+            self.totals.excused_losses += self._excuses.losses(convictions, self.totals.generated_tokens)
         self._change_worker(None)  # the next one reports when it is ready
 
     def _meet_worker(self, ready: Ready) -> None:

@@ -18,6 +18,7 @@ import trio
 from ...protocol.engine_view import AboutEngine, View
 from ...protocol.errors import ApiError
 from ...protocol.explanation import Explanation
+from ...protocol.flight import FlightRecording
 from ...protocol.reports import BatchFigures, FrontsReport, Health, ServerReport, WorkerFigures
 from ...protocol.served_models import ModelStatus, ServedModelEntry
 from ...protocol.settings import ServeSettings
@@ -196,6 +197,9 @@ class Several(Models):
             ),
             batches=self.batches,
         )
+
+    async def recordings(self) -> Mapping[str, FlightRecording]:
+        return {model: engine.observer.recording() for model, engine in self.models.engines.items()}
 
     async def about(self) -> AboutEngine | None:
         engine = self._watched

@@ -233,6 +233,7 @@ def paths() -> Schema:
         "/health/ready": _get("get_readiness", "The engine makes progress.", None),
         "/health": _get("get_health", "The same as /health/ready.", None),
         "/version": _get("get_version", "Versions of the server and its parts.", None),
+        "/internal/doctor": _get("get_doctor_report", "What `triolet doctor` prints, for operators.", None),
         "/metrics": _get("get_metrics", "Metrics in the Prometheus text format.", None, media_type="text/plain"),
     }
 

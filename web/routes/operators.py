@@ -1,22 +1,28 @@
 """Questions of operators and clients about the server: alive, ready, version, metrics and model.
 
-`/internal/ledger` shows whether every resource taken was given back; it is for tests and developers.
+`/internal/ledger` shows whether every resource taken was given back; it is for tests and developers. `/internal/doctor`
+is everything that `triolet doctor` asks of a server.
 """
 
+import time
 from collections.abc import Mapping
 from importlib.metadata import version
 
 import msgspec
+import trio
 from msgspec import structs
 from quart_trio.wrappers import TrioResponse as Response
 
 from ...actors.observe.metrics import ledger_of, render_metrics
 from ...actors.observe.server import Models
+from ...actors.observe.task_tree import task_tree
 from ...protocol.adapters import Adapter
 from ...protocol.anthropic_responses import AnthropicModels
 from ...protocol.errors import model_not_found
+from ...protocol.flight import DoctorReport
 from ...protocol.openai_responses import ModelCard, ModelList
 from ...protocol.reports import ServerReport
+from ...protocol.settings import model_name
 from ..anthropic.models import anthropic_model
 from ..asgi import Application, current_exchange, error_response
 from ..errors import unready_error
@@ -62,6 +68,21 @@ def register(app: Application) -> None:
     async def ledger() -> Response:
         whole = ledger_of(await engine.report(), [*(await reports()).values()])
         return Response(msgspec.json.encode(whole), content_type="application/json")
+
+    @app.get("/internal/doctor")
+    async def doctor() -> Response:
+        whole, each, root = await engine.report(), await reports(), trio.lowlevel.current_root_task()
+        found = DoctorReport(
+            version=version("triolet"),
+            wall=time.time(),
+            health=await engine.health(),
+            about=await engine.about(),
+            ledger=ledger_of(whole, [*each.values()]),
+            reports=dict(each) or {model_name(engine.settings): whole},
+            recordings=dict(await engine.recordings()),
+            tasks=task_tree(root) if root else [],
+        )
+        return Response(msgspec.json.encode(found), content_type="application/json")
 
     @app.get("/metrics")
     async def metrics() -> Response:

@@ -25,6 +25,7 @@ from triolet.protocol.adapters import Adapter
 from triolet.protocol.errors import ApiError
 from triolet.protocol.events import ChoiceFinished, FinishReason, Token, TokenLogprob, TopLogprob
 from triolet.protocol.explanation import Explanation, Standing
+from triolet.protocol.flight import FlightRecording
 from triolet.protocol.messages import Credit, ToScheduler, ToTokenizer
 from triolet.protocol.openai_responses import TokenizerInfo
 from triolet.protocol.reports import FrontsReport, Health, ServerReport, WorkerFigures
@@ -145,6 +146,12 @@ class ScriptedEngine:
                 live=self.gateway.live_requests, accounts=self.gateway.accounts.figures(), kept=self.gateway.kept
             ),
         )
+
+    async def about(self) -> None:
+        """Of no use without a worker."""
+
+    async def recordings(self) -> dict[str, FlightRecording]:
+        return {"tiny": FlightRecording(now=0.0, records=[])}
 
     async def explain(self, wanted: str, tenant: str) -> Explanation | None:
         await trio.lowlevel.checkpoint()

@@ -232,7 +232,7 @@ class TestWithOperatorKeys:
     def settings(self, settings: ServeSettings) -> ServeSettings:
         return msgspec.structs.replace(settings, api_keys=("client",), operator_keys=("operator",))
 
-    @pytest.mark.parametrize("path", ["/metrics", "/internal/ledger"])
+    @pytest.mark.parametrize("path", ["/metrics", "/internal/ledger", "/internal/doctor"])
     async def test_what_shows_the_whole_server_asks_for_them(self, web: Web, path: str) -> None:
         assert (await web.client.get(path, headers={"Authorization": "Bearer operator"})).status_code == 200
         for headers in ({}, {"Authorization": "Bearer client"}):
@@ -295,7 +295,7 @@ class TestWithKeys:
     @pytest.mark.parametrize(
         "path",
         ["/v1/models", "/V1/models", "//v1/models", "//", "/v1%2fmodels", "/health", "/health/ready", "/metrics",
-         "/version", "/openapi.json", "/internal/ledger", "/nothing", "/v1/chat/completions",
+         "/version", "/openapi.json", "/internal/ledger", "/internal/doctor", "/nothing", "/v1/chat/completions",
          "/v1/models?api_key=first"],
     )  # fmt: skip
     async def test_everything_else_needs_the_key(self, web: Web, path: str) -> None:
