@@ -29,6 +29,7 @@ HEALTH_SECONDS: Final = 0.05  # between two questions
 CALM_TOKENS: Final = 20  # of each stream, between a recovery and the next trouble
 PATIENCE: Final = 120.0  # seconds for a recovery, or for calm
 TOLD_SECONDS: Final = 5.0  # until health tells: it promises two, and the machine may be busy
+SETTLE_SECONDS: Final = 1.0  # until all files are open that a server opens with its first requests
 MOST_LOST: Final = 100  # streams, after which it is clear
 
 
@@ -131,6 +132,7 @@ class Chaos:
             for number in range(self._plan.streams):
                 nursery.start_soon(self._learn, number)
         await self._api.close()
+        await trio.sleep(SETTLE_SECONDS)
         self.result.before = before = await self._settled(None)
         rng = random.Random(self._plan.seed)
         kinds = list(SIGNALS) * self._plan.each
