@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Mapping
 from functools import partial
+from math import inf
 from pathlib import Path
 from secrets import token_bytes
 from traceback import extract_tb
@@ -119,23 +120,27 @@ class Core:
         """Keep the flight recorder's file there until `close`, and note once a second what has changed."""
         try:
             self._file = await trio.to_thread.run_sync(
-                FlightFile, self.flight, folder, trio.current_time() - time.time()
+                FlightFile, self.flight, folder, trio.current_time() - time.perf_counter()
             )
         except OSError as error:
             _LOG.warning("the flight recorder has no file: %s", error)
-        while True:
-            now, totals, step_time = trio.current_time(), self.state.totals, self.status.step_time
-            tokens = totals.prefill_tokens + totals.generated_tokens
-            self.flight.watch(
-                now, self.status.health(now), self.refused, steps=totals.steps, seconds=step_time.sum, tokens=tokens
-            )
-            await trio.sleep(WATCH_SECONDS)
+        try:
+            while True:
+                now, totals, step_time = trio.current_time(), self.state.totals, self.status.step_time
+                tokens = totals.prefill_tokens + totals.generated_tokens
+                self.flight.watch(
+                    now, self.status.health(now), self.refused, steps=totals.steps, seconds=step_time.sum, tokens=tokens
+                )
+                await trio.sleep(WATCH_SECONDS)
+        finally:
+            self.flight.beat = inf  # nobody watches any more, and the loop may turn for long
 
-    def close(self) -> None:
-        """Call it when both have ended."""
+    async def close(self) -> None:
+        """Call it when both have ended. It may wait for the disk, and other models' streams go on."""
         self.flight.event(trio.current_time(), "stopped", _ending(sys.exception()))
         if self._file is not None:
-            self._file.close()
+            with trio.CancelScope(shield=True):
+                await trio.to_thread.run_sync(self._file.close)
         for end in self._held_open:
             end.close()
 

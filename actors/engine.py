@@ -172,7 +172,7 @@ async def _run(
         raise
     finally:
         await engine.end(last_word)
-        core.close()
+        await core.close()
 
 
 async def _load(settings: ServeSettings, start_core: Callable[[], Awaitable[Ready]]) -> tuple[TextTokenizer, Ready]:

@@ -64,7 +64,7 @@ class BatchRun:
                 await run_batches(self._settings, self._core, ready, until_idle=True)
                 nursery.cancel_scope.cancel()
         finally:
-            self._core.close()
+            await self._core.close()
         batch = await self._folder.read(batches.get, id, TENANT)
         if batch.errors is not None:
             self._folder.close()

@@ -3,6 +3,7 @@
 import os
 import signal
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -75,7 +76,10 @@ def _ask_by_signal(pid: int) -> tuple[list[str], list[Path]]:
     from ..actors.observe.stack_file import END, SUFFIX
 
     try:
-        names = {os.readlink(link) for link in Path(f"/proc/{pid}/fd").iterdir() if link.is_symlink()}
+        names = set[str]()
+        for link in Path(f"/proc/{pid}/fd").iterdir():
+            with suppress(FileNotFoundError):  # closed meanwhile
+                names.add(os.readlink(link))
     except OSError as error:
         raise Refusal(f"process {pid} cannot be looked at: {error.strerror}") from error
     root = f"/proc/{pid}/root"  # it may be in a container

@@ -116,7 +116,7 @@ async def run_fronts(
                     await ended.wait()
                 nursery.cancel_scope.cancel()
     finally:
-        core.close()
+        await core.close()
 
 
 def life_of(

@@ -22,7 +22,10 @@ from .exchange import EXPLAIN_HEADER, Handshake, Headers
 
 ANY: Final = "*"
 METHODS: Final = "GET, HEAD, POST"
-READABLE: Final = f"X-Request-Id, Request-Id, Retry-After, {EXPLAIN_HEADER}"  # by scripts
+_RATES: Final = ", ".join(
+    f"x-ratelimit-{what}-{kind}" for kind in ("requests", "tokens") for what in ("limit", "remaining", "reset")
+)
+READABLE: Final = f"X-Request-Id, Request-Id, Retry-After, {EXPLAIN_HEADER}, {_RATES}"  # by scripts
 PREFLIGHT_SECONDS: Final = 600  # that a browser need not ask again
 _SHOWN: Final = 100  # characters of a name in an error
 

@@ -199,7 +199,7 @@ class BatchRunner:
                 if error.code not in PASSING:
                     answer, status = msgspec.json.encode(error.body()), error.status
                     break
-                await trio.sleep(PASSING_SECONDS)
+                await trio.sleep(max(PASSING_SECONDS, error.retry_after or 0))
             except Exception as error:
                 _LOG.error("%s failed", name, exc_info=error)
                 bug = ApiError("internal_error", "The server made a mistake while running this line; see its log.")

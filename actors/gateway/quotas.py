@@ -2,7 +2,8 @@
 
 Requests and tokens are counted in buckets, which hold a minute's worth, begin full and fill evenly. A request is let in
 while none of its key's is empty. Its tokens are known only at its end and taken then, so the bucket may go below zero:
-its key waits until it has filled again. Lines of batches take tokens alone; those that are refused run later.
+its key waits until it has filled again. Lines of batches take tokens alone, and leave half of the bucket to the key's
+other requests, by what lines have used so far; those that are refused run later.
 """
 
 from collections.abc import Iterable
@@ -14,6 +15,8 @@ from ...protocol.settings import KeySettings
 from .places import RETRY_SECONDS
 
 MINUTE: Final = 60.0
+_FIRST_LINES: Final = 16  # of a batch that a minute's tokens are taken to be enough for, before any has ended
+_FADING: Final = 8  # lines over which their tokens are averaged
 _ROUNDING: Final = 1e-6  # seconds: more than the error of any sum of times here
 
 
@@ -55,13 +58,22 @@ class Level(NamedTuple):
 class _Use:
     """What one key has used."""
 
-    __slots__ = ("key", "requests", "tokens", "unfinished")
+    __slots__ = ("key", "line_tokens", "lines", "requests", "tokens", "unfinished")
 
     def __init__(self, key: KeySettings) -> None:
         self.key = key
         self.requests = Bucket(key.requests_per_minute) if key.requests_per_minute is not None else None
         self.tokens = Bucket(key.tokens_per_minute) if key.tokens_per_minute is not None else None
         self.unfinished = 0
+        self.lines = 0  # of batches, unfinished
+        self.line_tokens = (key.tokens_per_minute or 0) / _FIRST_LINES  # that each may use, by those before
+
+    def wait_for_tokens(self, bucket: Bucket, now: float, *, background: bool) -> float:
+        """Seconds until another request may begin."""
+        if not background:
+            return bucket.wait(now)
+        expected = self.lines * self.line_tokens * MINUTE / bucket.limit
+        return max(bucket.reset(now) + expected - MINUTE / 2, 0.0)
 
 
 class Quotas:
@@ -81,7 +93,8 @@ class Quotas:
             return
         key, waits = use.key, list[tuple[float, str]]()
         if use.tokens is not None:
-            waits.append((use.tokens.wait(now), f"{key.tokens_per_minute} tokens a minute (tokens_per_minute)"))
+            seconds = use.wait_for_tokens(use.tokens, now, background=background)
+            waits.append((seconds, f"{key.tokens_per_minute} tokens a minute (tokens_per_minute)"))
         if not background and use.requests is not None:
             waits.append((use.requests.wait(now), f"{key.requests_per_minute} requests a minute (requests_per_minute)"))
         if not background and key.concurrent is not None and use.unfinished >= key.concurrent:
@@ -95,15 +108,23 @@ class Quotas:
 
     def begin(self, tenant: str, now: float, *, background: bool = False) -> None:
         """A request is let in; call `check` first, and `end` later."""
-        if (use := self._uses.get(tenant)) is not None and not background:
-            use.unfinished += 1
-            if use.requests is not None:
-                use.requests.take(1, now)
+        if (use := self._uses.get(tenant)) is None:
+            return
+        if background:
+            use.lines += 1
+            return
+        use.unfinished += 1
+        if use.requests is not None:
+            use.requests.take(1, now)
 
     def end(self, tenant: str, tokens: int, now: float, *, background: bool = False) -> None:
         """The request has ended, and used so many tokens."""
         if (use := self._uses.get(tenant)) is not None:
-            use.unfinished -= not background
+            if background:
+                use.lines -= 1
+                use.line_tokens += (tokens - use.line_tokens) / _FADING
+            else:
+                use.unfinished -= 1
             if use.tokens is not None:
                 use.tokens.take(tokens, now)
 

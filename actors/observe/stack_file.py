@@ -9,8 +9,9 @@ import faulthandler
 import logging
 import os
 import signal
+import time
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Event, Thread
 from typing import Final
@@ -31,7 +32,7 @@ _LOG: Final = logging.getLogger("triolet.flight")
 def stacks_on_signal(folder: Path) -> Generator[None]:
     """Heed SIGUSR2 in the block, which is in a trio task; where the folder cannot be used, ignore it."""
     signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # also behind the block: a late question ends nothing
-    file = folder / f"{os.getpid()}{SUFFIX}"
+    file = folder / f"{time.time_ns()}-{os.getpid()}{SUFFIX}"  # containers that share a folder have the same numbers
     try:
         make_room(folder)
         number = open_own(file, os.O_RDWR | os.O_APPEND)
@@ -52,7 +53,8 @@ def stacks_on_signal(folder: Path) -> Generator[None]:
                     lines = task_tree(root)
                 except Exception as error:  # it changes while it is read
                     lines = [f"the tasks cannot be read: {error!r}"]
-                os.write(number, "\n".join((TASKS, *lines, END)).encode())
+                with suppress(OSError):  # the disk is full
+                    os.write(number, "\n".join((TASKS, *lines, END)).encode())
 
     thread = Thread(target=watch, name="stack file", daemon=True)
     faulthandler.register(signal.SIGUSR2, number, all_threads=True, chain=False)

@@ -171,7 +171,7 @@ class SchedulerState:
 
     def _plan_alone(self, suspect: Sequence, limits: StepLimits) -> Step | None:
         queues = self.table.queues_of(suspect.live)
-        step = self._plan_for(queues, limits, StepTurn(lambda one: one is suspect))
+        step = self._plan_for(queues, limits, StepTurn(only=suspect))
         if step and queues is self.table.background:
             self._background_steps.add(step.step)
         return step
@@ -199,7 +199,7 @@ class SchedulerState:
         table, suspects, alone = self.table, self.table.quarantine.suspects, turn is not EVERYBODY
         if suspects and not alone:
             kept = {suspect.id for suspect in table.quarantine.able()}
-            turn = StepTurn(lambda one: one.id not in suspects, kept)
+            turn = StepTurn(apart=suspects, kept=kept)
         steady = None if suspects else plan_steady(queues, table.pool, limits)
         plan = steady or plan_step(queues, table.pool, limits, turn)
         if queues is table.queues and not alone:

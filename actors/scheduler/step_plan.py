@@ -3,7 +3,7 @@
 `plan.py` decides which sequences get them.
 """
 
-from collections.abc import Callable, Container
+from collections.abc import Container
 from typing import Final, NamedTuple
 
 from msgspec import Struct
@@ -32,10 +32,17 @@ class StepLimits(Struct, frozen=True, kw_only=True):
 
 
 class StepTurn(NamedTuple):
-    """Who may run in a step. What the others hold may be taken from them, but not from those that are `kept`."""
+    """Who may run in a step: one alone, or all but those that are `apart`.
 
-    may_run: Callable[[Sequence], bool] = lambda _: True
+    What those that may not run hold may be taken from them, except from those that are `kept`.
+    """
+
+    only: Sequence | None = None
+    apart: Container[int] = ()
     kept: Container[int] = ()
+
+    def may_run(self, sequence: Sequence) -> bool:
+        return sequence.id not in self.apart if self.only is None else sequence is self.only
 
 
 EVERYBODY: Final = StepTurn()

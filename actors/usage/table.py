@@ -29,7 +29,7 @@ PRAGMA user_version = 1;
 """
 FORGOTTEN_AT_ONCE: Final = 2000  # old rows of one transaction, which so stays short: twice what it may add
 
-_PUT: Final = f"INSERT OR IGNORE INTO requests VALUES ({', '.join('?' * 14)})"
+_PUT: Final = f"INSERT INTO requests VALUES ({', '.join('?' * 14)}) ON CONFLICT (id) DO NOTHING"
 _FORGET: Final = "DELETE FROM requests WHERE rowid IN (SELECT rowid FROM requests WHERE ended < ? LIMIT ?)"
 _RECORD: Final = (
     "id, name, tenant, model, adapter, prompt_tokens, completion_tokens, cached_tokens, round(arrived, 4), "

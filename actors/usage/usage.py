@@ -87,6 +87,11 @@ class UsageRecords:
                     _LOG.error(text, self._database.file, error, MAX_WAITING)
                 self._failing = True
                 return
+            except Exception:  # a mistake of ours: not worth a stream
+                _LOG.exception("%d usage records cannot be written", len(group))
+                self.counts["lost"] += len(group)
+                del self._waiting[: len(group)]
+                continue
             # No cancellation comes between the transaction and here, so no group is written twice.
             del self._waiting[: len(group)]
             self.counts["written"] += new

@@ -161,3 +161,32 @@ async def test_a_gateway_counts_what_it_lets_in_and_what_that_used(
     await trio.sleep(10.2)
     gateway.submit(generate("c", tenant=KEY))
     assert gateway.quotas.levels(KEY, trio.current_time())[0].left == 59  # those of a and b have come back
+
+
+def test_lines_of_a_batch_leave_half_of_the_tokens_to_the_keys_other_requests() -> None:
+    """Sixty-four rows of lines of 1,000 tokens that take ten seconds, and a request of 10 tokens each second."""
+    quotas = Quotas([KeySettings(sha256=KEY, tokens_per_minute=20_000)])
+    running, used, refusals = list[float](), 0, 0
+    for second in range(1800):
+        now = START + second
+        while running and running[0] <= now:
+            running.pop(0)
+            quotas.end(KEY, 1000, now, background=True)
+            used += 1000
+        while len(running) < 64:
+            try:
+                quotas.check(KEY, now, background=True)
+            except ApiError:
+                break
+            quotas.begin(KEY, now, background=True)
+            running.append(now + 10)
+        try:
+            quotas.check(KEY, now)
+        except ApiError:
+            refusals += 1
+        else:
+            quotas.begin(KEY, now)
+            quotas.end(KEY, 10, now)
+            used += 10
+    assert refusals == 0
+    assert used > 0.95 * 20_000 * 30  # and nothing is left unused
