@@ -1,5 +1,6 @@
 """The page that `triolet doctor` prints of a report."""
 
+import sys
 from collections.abc import Iterable
 from time import gmtime, strftime
 from typing import Final
@@ -16,10 +17,11 @@ from .values import format_size
 _STEPS: Final = 12
 _EVENTS: Final = 12
 _MINUTES: Final = 5
+_WIDTH: Final = 120  # columns, where the output is no terminal
 
 
 def print_report(report: DoctorReport) -> None:
-    console = Console(highlight=False)
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else _WIDTH)
     recorded = report.health.status == "recorded"
     name = f"Triolet {report.version or '(a web process)'}"
     state = "recorded until" if recorded else f"{report.health.status} at"

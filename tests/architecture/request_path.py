@@ -1,8 +1,9 @@
 """Which of our files run for one chat request: a real server is asked, and a profiler in its processes listens.
 
 A file counts when one of its functions runs between the socket and the end of the answer, in the web process or in the
-worker, for one streamed chat completion on the CPU. Two requests before it warm up what is made once. Compiled kernels
-run as machine code and are not seen; nor are the messages of `protocol/`, which are made in C.
+worker, for one streamed chat completion on the CPU. Two requests before it warm up what is made once. Functions that
+also run while nobody asks do not count: some run once a second, beside a slow request and not beside a fast one.
+Compiled kernels run as machine code and are not seen; nor are the messages of `protocol/`, which are made in C.
 """
 
 import json
@@ -24,6 +25,7 @@ QUESTION = {
     "messages": [{"role": "user", "content": "What is 123 + 456?"}],
     "stream": True,
 }
+IDLE_SECONDS = 2.5  # in which everything runs that runs once a second
 _PATIENCE = 120.0  # seconds, on a busy machine; nothing is measured here
 
 
@@ -56,15 +58,26 @@ def trace_one_request(folder: Path) -> Executed:
                 _ask(url)
             processes = [server.pid, *_children(server.pid)]
             _toggle(processes, folder, "listening")
+            time.sleep(IDLE_SECONDS)
+            _toggle(processes, folder, "heard")
+            anyway = _heard(folder)
+            _toggle(processes, folder, "listening")
             _ask(url)
             _toggle(processes, folder, "heard")
         finally:
             server.terminate()
     functions: dict[str, set[str]] = {}
-    for heard in folder.glob("*.heard"):
-        for name, function in json.loads(heard.read_text()):
-            functions.setdefault(name, set()).add(function)
+    for name, function in _heard(folder) - anyway:
+        functions.setdefault(name, set()).add(function)
     return Executed({name: frozenset(found) for name, found in functions.items()})
+
+
+def _heard(folder: Path) -> set[tuple[str, str]]:
+    """Files and functions that all processes have heard; the next listening begins anew."""
+    found = {(name, function) for heard in folder.glob("*.heard") for name, function in json.loads(heard.read_text())}
+    for file in (*folder.glob("*.heard"), *folder.glob("*.listening")):
+        file.unlink()
+    return found
 
 
 def _ask(url: str) -> None:
