@@ -1,9 +1,10 @@
 """Which of our files run for one chat request: a real server is asked, and a profiler in its processes listens.
 
 A file counts when one of its functions runs between the socket and the end of the answer, in the web process or in the
-worker, for one streamed chat completion on the CPU. Two requests before it warm up what is made once. Functions that
-also run while nobody asks do not count: some run once a second, beside a slow request and not beside a fast one.
-Compiled kernels run as machine code and are not seen; nor are the messages of `protocol/`, which are made in C.
+worker, for a streamed chat completion on the CPU. Two requests before it warm up what is made once. What runs once a
+second counts too: it runs beside a slow request and not beside a fast one, so the ear stays open for some seconds, and
+the question is asked again and again. Compiled kernels run as machine code and are not seen; nor are the messages of
+`protocol/`, which are made in C.
 """
 
 import json
@@ -25,7 +26,7 @@ QUESTION = {
     "messages": [{"role": "user", "content": "What is 123 + 456?"}],
     "stream": True,
 }
-IDLE_SECONDS = 2.5  # in which everything runs that runs once a second
+REQUESTS, BETWEEN_SECONDS = 6, 0.5  # together longer than anything waits that runs again and again
 _PATIENCE = 120.0  # seconds, on a busy machine; nothing is measured here
 
 
@@ -58,26 +59,17 @@ def trace_one_request(folder: Path) -> Executed:
                 _ask(url)
             processes = [server.pid, *_children(server.pid)]
             _toggle(processes, folder, "listening")
-            time.sleep(IDLE_SECONDS)
-            _toggle(processes, folder, "heard")
-            anyway = _heard(folder)
-            _toggle(processes, folder, "listening")
-            _ask(url)
+            for _ in range(REQUESTS):
+                _ask(url)
+                time.sleep(BETWEEN_SECONDS)
             _toggle(processes, folder, "heard")
         finally:
             server.terminate()
     functions: dict[str, set[str]] = {}
-    for name, function in _heard(folder) - anyway:
-        functions.setdefault(name, set()).add(function)
+    for heard in folder.glob("*.heard"):
+        for name, function in json.loads(heard.read_text()):
+            functions.setdefault(name, set()).add(function)
     return Executed({name: frozenset(found) for name, found in functions.items()})
-
-
-def _heard(folder: Path) -> set[tuple[str, str]]:
-    """Files and functions that all processes have heard; the next listening begins anew."""
-    found = {(name, function) for heard in folder.glob("*.heard") for name, function in json.loads(heard.read_text())}
-    for file in (*folder.glob("*.heard"), *folder.glob("*.listening")):
-        file.unlink()
-    return found
 
 
 def _ask(url: str) -> None:
