@@ -1,10 +1,9 @@
 """Which of our files run for one chat request: a real server is asked, and a profiler in its processes listens.
 
 A file counts when one of its functions runs between the socket and the end of the answer, in the web process or in the
-worker, for a streamed chat completion on the CPU. Two requests before it warm up what is made once. What runs once a
-second counts too: it runs beside a slow request and not beside a fast one, so the ear stays open for some seconds, and
-the question is asked again and again. Compiled kernels run as machine code and are not seen; nor are the messages of
-`protocol/`, which are made in C.
+worker, for a streamed chat completion on the CPU: for each of several, so that what runs once a second, beside some of
+them, is left out. Two requests before them warm up what is made once. Compiled kernels run as machine code and are not
+seen; nor are the messages of `protocol/`, which are made in C.
 """
 
 import json
@@ -25,8 +24,9 @@ QUESTION = {
     "model": "triolet-demo",
     "messages": [{"role": "user", "content": "What is 123 + 456?"}],
     "stream": True,
+    "max_tokens": 4,  # a short answer: what runs beside some of them must not run beside each
 }
-REQUESTS, BETWEEN_SECONDS = 6, 0.5  # together longer than anything waits that runs again and again
+REQUESTS = 12
 _PATIENCE = 120.0  # seconds, on a busy machine; nothing is measured here
 
 
@@ -58,18 +58,26 @@ def trace_one_request(folder: Path) -> Executed:
             for _ in range(2):
                 _ask(url)
             processes = [server.pid, *_children(server.pid)]
-            _toggle(processes, folder, "listening")
+            requests: list[set[tuple[str, str]]] = []
             for _ in range(REQUESTS):
+                _toggle(processes, folder, "listening")
                 _ask(url)
-                time.sleep(BETWEEN_SECONDS)
-            _toggle(processes, folder, "heard")
+                _toggle(processes, folder, "heard")
+                requests.append(_heard(folder))
         finally:
             server.terminate()
     functions: dict[str, set[str]] = {}
-    for heard in folder.glob("*.heard"):
-        for name, function in json.loads(heard.read_text()):
-            functions.setdefault(name, set()).add(function)
+    for name, function in set.intersection(*requests):
+        functions.setdefault(name, set()).add(function)
     return Executed({name: frozenset(found) for name, found in functions.items()})
+
+
+def _heard(folder: Path) -> set[tuple[str, str]]:
+    """Files and functions that all processes have heard; the next listening begins anew."""
+    found = {(name, function) for heard in folder.glob("*.heard") for name, function in json.loads(heard.read_text())}
+    for file in (*folder.glob("*.heard"), *folder.glob("*.listening")):
+        file.unlink()
+    return found
 
 
 def _ask(url: str) -> None:

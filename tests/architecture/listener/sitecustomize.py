@@ -25,6 +25,8 @@ def _profile(frame: FrameType, event: str, argument: Any) -> None:  # Any: its t
 def _toggle(number: int, frame: FrameType | None) -> None:
     global _listening  # the one state of the process
     _listening = not _listening
+    if _listening:
+        _heard.clear()
     sys.setprofile(_profile if _listening else None)  # this is the main thread; the others have listened all along
     state = "listening" if _listening else "heard"
     with open(f"{_OUT}/{os.getpid()}.new", "w") as file:
