@@ -5,6 +5,7 @@ A seed has one digest: whoever replays it sees the same messages at the same tim
 
 import argparse
 import sys
+import time
 import traceback
 from contextlib import nullcontext
 
@@ -21,6 +22,7 @@ def main() -> int:
     parser.add_argument("--house", action="store_true", help="with the real gateway, detokenizer and outboxes")
     options = parser.parse_args()
     live = simulate_house if options.house else simulate
+    began, seconds = time.monotonic(), 0.0
     for seed in range(options.seed, options.seed + options.count):
         try:
             with planted(options.plant, seed) if options.plant else nullcontext():
@@ -29,11 +31,14 @@ def main() -> int:
             traceback.print_exc()
             print(f"seed {seed} failed; replay it with --seed {seed}", file=sys.stderr)
             return 1
+        seconds += outcome.seconds
         ends = ", ".join(f"{count} {end}" for end, count in sorted(outcome.ends.items()))
         print(
             f"seed {seed} digest {outcome.digest} steps {outcome.steps} preemptions {outcome.preemptions} "
             f"copies {outcome.copies}: {ends}"
         )
+    ratio = seconds / (time.monotonic() - began)
+    print(f"{options.count} lives of {seconds / 3600:.1f} hours in all, at {ratio:,.0f} times real time")
     return 0
 
 

@@ -41,6 +41,7 @@ class Outcome(NamedTuple):
     """What a run shows: equal digests mean equal runs, message by message."""
 
     digest: str
+    seconds: float  # that it lasted, on its own clock
     steps: int
     preemptions: int
     worker_losses: int
@@ -70,11 +71,13 @@ def run_life(seed: int, life: Life) -> Outcome:
         max_losses=3,
         max_adapters=MAX_ADAPTERS,
     )
-    ends = trio.run(life, scenario, state, rng, log, clock=trio.testing.MockClock(autojump_threshold=0))
+    clock = trio.testing.MockClock(autojump_threshold=0)
+    ends = trio.run(life, scenario, state, rng, log, clock=clock)
     totals = state.totals
     digest = hashlib.sha256(repr(log).encode()).hexdigest()[:16]
     return Outcome(
         digest=digest,
+        seconds=clock.current_time(),
         steps=totals.steps,
         preemptions=totals.preemptions,
         worker_losses=totals.worker_losses,
