@@ -67,7 +67,7 @@ def trace_one_request(folder: Path) -> Executed:
         finally:
             server.terminate()
     functions: dict[str, set[str]] = {}
-    for name, function in set.intersection(*requests):
+    for name, function in requests[0].intersection(*requests[1:]):
         functions.setdefault(name, set()).add(function)
     return Executed({name: frozenset(found) for name, found in functions.items()})
 
