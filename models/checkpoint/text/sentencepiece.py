@@ -21,7 +21,6 @@ from math import isfinite
 from typing import Final, Literal
 from unicodedata import normalize
 
-import numpy as np
 from msgspec import Struct
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
@@ -177,6 +176,8 @@ def _check_charsmap(charsmap: bytes, file: str) -> None:
     The library follows its numbers without looking; so all that can be followed are compared with the sizes here.
     Layout of a trie's unit: https://github.com/s-yata/darts-clone, include/darts.h.
     """
+    import numpy as np  # of a server's front process nothing else needs its 11 MB
+
     size = int.from_bytes(charsmap[:4], "little")
     trie = charsmap[4 : 4 + size]  # shorter, if the map is cut off
     units = np.frombuffer(trie, np.uint32) if len(trie) % 4 == 0 else np.empty(0, np.uint32)
