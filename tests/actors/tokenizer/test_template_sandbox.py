@@ -11,6 +11,12 @@ from triolet.protocol.requests import ChatMessage, ChatPrompt
 
 ENDLESS = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
 X = "{% set x = 'x' * 100 %}"
+# Small to make, and each holds more than any computer could write.
+LISTS = "{% set x = ['x'] %}" + "{% set x = [x, x] %}" * 60
+TWO_LISTS = LISTS + LISTS.replace("x", "y")
+TUPLES = "{% set x = ('x',) %}" + "{% set x = (x, x) %}" * 60
+MAPPINGS = "{% set x = {} %}" + "{% set x = {'a': x, 'b': x} %}" * 60
+MANY_LONG = "{% set t = 'x' * 1000000 %}{% set x = [t] * 10000 %}"
 TOO_MUCH = {
     "loops": ENDLESS,
     "loops whose condition is never true": ENDLESS.replace("(99999) %}{% endfor", "(99999) if false %}{% endfor"),
@@ -30,6 +36,35 @@ TOO_MUCH = {
     "a nested format": "{{ '{:>{}}'.format(1, 10**9) }}",
     "replaced": "{{ ('x' * 100000).replace('x', 'y' * 10000) }}",
     "a filter that replaces": "{{ ('x' * 100000) | replace('x', 'y' * 10000) }}",
+    "a nested list, written": LISTS + "{{ x }}",
+    "a nested tuple, written": TUPLES + "{{ x }}",
+    "a nested mapping, written": MAPPINGS + "{{ x }}",
+    "a nested namespace, written": "{% set x = 1 %}" + "{% set x = namespace(a=[x, x]) %}" * 60 + "{{ x }}",
+    "many long texts, written": MANY_LONG + "{{ x }}",
+    "joined by a method": MANY_LONG + "{{ ''.join(x) }}",
+    "joined one by one": MANY_LONG + "{{ x | map('upper') | join }}",
+    "added up": MANY_LONG + "{{ x | sum(start='') }}",
+    "as JSON": LISTS + "{{ x | tojson }}",
+    "as a text": LISTS + "{{ x | string }}",
+    "by ~": LISTS + "{{ x ~ 'a' }}",
+    "in a format": LISTS + "{{ '%s' % [x] }}",
+    "in another format": LISTS + "{{ '{}'.format(x) }}",
+    "in a reason": LISTS + "{{ raise_exception(x) }}",
+    "compared": TWO_LISTS + "{{ x == y }}",
+    "compared by a test": TWO_LISTS + "{{ x is eq(y) }}",
+    "selected": TWO_LISTS + "{{ [x] | select('eq', y) | list }}",
+    "sorted": TWO_LISTS + "{{ [x, y] | sort }}",
+    "looked for": TWO_LISTS + "{{ x in [y] }}",
+    "looked for by a test": TWO_LISTS + "{{ x is in(seq=[y]) }}",
+    "counted": TWO_LISTS + "{{ [x].count(y) }}",
+    "changed": LISTS + "{% for i in [1, 2] %}{{ loop.changed(x) }}{% endfor %}",
+    "a key": TUPLES + "{% set y = {x: 1} %}",
+    "looked up": TUPLES + "{{ {}[x] }}",
+    "looked up by a method": TUPLES + "{{ {}.get(x) }}",
+    "keys of pairs": TUPLES + "{{ dict([[x, 1]]) }}",
+    "unlike each other": TUPLES + "{{ [x] | unique | list }}",
+    "many filters": "{% set x = [0] * 5000000 %}{{ x | map('abs') | list | length }}",
+    "many tests": "{% set x = [0] * 5000000 %}{{ x | select('odd') | list | length }}",
     "joined": "{{ ('x' * 100000).join(range(100000) | map('string') | list) }}",
 }
 
