@@ -1,4 +1,4 @@
-"""`python -m tests.actors.simulation --seed N --count M [--house] [--plant NAME]`: live through seeds.
+"""`python -m tests.actors.simulation --seed N --count M [--house | --web] [--plant NAME]`: live through seeds.
 
 A seed has one digest: whoever replays it sees the same messages at the same times.
 """
@@ -9,6 +9,7 @@ import time
 import traceback
 from contextlib import nullcontext
 
+from ...web.simulation.life import simulate_web
 from .house import simulate_house
 from .plants import PLANTS, planted
 from .world import simulate
@@ -20,8 +21,9 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=1, help="how many seeds")
     parser.add_argument("--plant", choices=sorted(PLANTS), help="plant this bug first")
     parser.add_argument("--house", action="store_true", help="with the real gateway, detokenizer and outboxes")
+    parser.add_argument("--web", action="store_true", help="the whole server, with its clients")
     options = parser.parse_args()
-    live = simulate_house if options.house else simulate
+    live = simulate_web if options.web else simulate_house if options.house else simulate
     began, seconds = time.monotonic(), 0.0
     for seed in range(options.seed, options.seed + options.count):
         try:

@@ -50,6 +50,20 @@ def one_character_tokenizer() -> TextTokenizer:
     return TextTokenizer(tokenizer, None)
 
 
+def expected_text(admit: Admit, choice: Iterator[int]) -> tuple[str, str, int]:
+    """Text, reason and number of tokens of a choice."""
+    tokens, text = 0, ""
+    for token in choice:
+        if token in admit.stop_token_ids:
+            return text, "stop", tokens + 1
+        tokens += 1
+        text += "" if token == EOS else letter(token)
+        ends = [text.index(stop) for stop in admit.request.stop if stop in text]
+        if ends:
+            return text[: min(ends)], "stop", tokens
+    return text, "length", tokens
+
+
 class Client:
     """A request, its client's habit and what came out of its outbox."""
 
@@ -75,7 +89,7 @@ class Client:
         tokens = 0
         for index, choice in enumerate(expected_choices(self.admit)):
             text = "".join(event.text for event in events if isinstance(event, Token) and event.index == index)
-            whole, reason, count = self._expected(choice)
+            whole, reason, count = expected_text(self.admit, choice)
             # One that is ended from outside says what it held back: that might have become a stop string.
             wholes = [whole] if complete else [whole, *(whole + stop for stop in self.admit.request.stop)]
             require(any(one.startswith(text) for one in wholes), f"wrong text in {self.id}[{index}]")
@@ -88,19 +102,6 @@ class Client:
         assert isinstance(last, Finished)
         require(not complete or last.usage.completion_tokens == tokens, f"{self.id} counts {last.usage}, not {tokens}")
         return "complete" if complete else last.reason
-
-    def _expected(self, choice: Iterator[int]) -> tuple[str, str, int]:
-        """Text, reason and number of tokens of a choice."""
-        tokens, text = 0, ""
-        for token in choice:
-            if token in self.admit.stop_token_ids:
-                return text, "stop", tokens + 1
-            tokens += 1
-            text += "" if token == EOS else letter(token)
-            ends = [text.index(stop) for stop in self.admit.request.stop if stop in text]
-            if ends:
-                return text[: min(ends)], "stop", tokens
-        return text, "length", tokens
 
     async def run(self, gateway: Gateway, rng: random.Random, outbox_tokens: int) -> None:
         await trio.sleep(rng.uniform(0, 4))

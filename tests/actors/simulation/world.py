@@ -10,7 +10,8 @@ import random
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import NamedTuple
+from itertools import count
+from typing import NamedTuple, Protocol
 
 import trio
 import trio.testing
@@ -25,7 +26,7 @@ from triolet.protocol.settings import BLOCK_SIZE
 from triolet.protocol.steps import Step, WorkerOrder
 
 from .clients import read
-from .device import MAX_ADAPTERS
+from .device import MAX_ADAPTERS, FakeDevice
 from .front import FrontDesk, SimulationError, Stream, require
 from .scenario import Log, Scenario, draw_scenario
 from .worker import Supervised
@@ -55,12 +56,17 @@ def simulate(seed: int) -> Outcome:
     return run_life(seed, _live)
 
 
-def run_life(seed: int, life: Life) -> Outcome:
-    """Everything that a seed determines, around any front."""
+def deterministic(seed: int) -> random.Random:
+    """The order of tasks follows from the seed; so does all that is drawn from what this returns."""
     # Private names of trio: the scheduler of tasks draws from this generator and, with this flag, from nothing else.
     trio_run._ALLOW_DETERMINISTIC_SCHEDULING = True  # type: ignore[misc]  # declared Final
     trio_run._r.seed(seed)
-    rng = random.Random(seed)
+    return random.Random(seed)
+
+
+def run_life(seed: int, life: Life) -> Outcome:
+    """Everything that a seed determines, around any front."""
+    rng = deterministic(seed)
     scenario = draw_scenario(rng)
     log: Log = []
     state = SchedulerState(
@@ -114,8 +120,9 @@ async def _live(scenario: Scenario, state: SchedulerState, rng: random.Random, l
     return [str(stream.terminal) for stream in desk.streams.values()]
 
 
-def check_every_plan(state: SchedulerState, scenario: Scenario) -> None:
-    plan = state.plan
+def check_every_plan(state: SchedulerState, scenario: Scenario, audit_every: int = 1) -> None:
+    """Of what takes long, only each so-manieth plan is asked."""
+    plan, plans = state.plan, count()
 
     def checked() -> Step | None:
         step = plan()
@@ -126,6 +133,8 @@ def check_every_plan(state: SchedulerState, scenario: Scenario) -> None:
                 return None  # suspects wait for what is prepared, and others perhaps for their blocks
             require(not able, "nothing is planned for one that could run")
             return None
+        if next(plans) % audit_every:
+            return step
         table, queues = state.table, state.table.queues
         table.pool.audit(table.tables())
         require(len(queues.running) <= scenario.max_running, "more rows than the worker has")
@@ -163,12 +172,17 @@ def _what(place: int, sequence: Sequence) -> tuple[object, ...]:
     return (generate.tenant, generate.adapter, generate.cache_salt, generate.determinism, place, prefix)
 
 
-def check_nothing_left(state: SchedulerState, supervised: Supervised) -> None:
+class HasDevice(Protocol):
+    @property
+    def device(self) -> FakeDevice | None: ...
+
+
+def check_nothing_left(state: SchedulerState, worker: HasDevice | None) -> None:
     """Nobody holds anything once every request has ended."""
     table = state.table
     require(not table.requests and not table.sequences and not table.queues, "the scheduler still holds requests")
     table.pool.audit(())
     require(not state.in_flight, f"steps in flight for nobody: {list(state.in_flight)}")
-    if supervised.device is not None:
-        left = set(supervised.device.rows) - set(table.dropped)
+    if worker is not None and worker.device is not None:
+        left = set(worker.device.rows) - set(table.dropped)
         require(not left, f"the worker was never told to forget {sorted(left)}")
