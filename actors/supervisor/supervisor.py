@@ -235,11 +235,11 @@ class Supervisor:
         """If no step was sent for a while, check that the worker is alive."""
         with suppress(trio.BrokenResourceError):
             while True:
-                silence = trio.current_time() - self._spoke
-                if silence >= PING_INTERVAL:
-                    self._spoke, silence = trio.current_time(), 0.0
+                if trio.current_time() >= self._spoke + PING_INTERVAL:
+                    self._spoke = trio.current_time()
                     await link.send(Ping())
-                await trio.sleep(PING_INTERVAL - silence)
+                # To the very time that is compared: of a difference, rounding may leave a sleep too short to pass.
+                await trio.sleep_until(self._spoke + PING_INTERVAL)
 
     async def _receive_answers(self, link: Link[FromWorker]) -> None:
         try:

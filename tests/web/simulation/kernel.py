@@ -158,7 +158,7 @@ class ClientSocket:
         await trio.lowlevel.checkpoint()
 
     async def receive(self, most: int = 65_536) -> bytes:
-        if not self._inbound.says_something:
+        while not self._inbound.says_something:
             await self._inbound.readable.park()
         return self._inbound.read(most)
 

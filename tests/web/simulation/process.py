@@ -27,6 +27,7 @@ from triolet.protocol.steps import (
     PrepareGrammar,
     Ready,
     Step,
+    StepDone,
     StepFailed,
     ToWorker,
 )
@@ -142,10 +143,13 @@ class SimulatedProcess:
             await self._thawed.wait()
             if rng.random() < self._faults:
                 await self._fail(link, step, seconds)
-            done = self.device.apply(step, seconds)
             self.longest = max(self.longest, seconds)
-            self.sampled += sum(len(row.tokens) for row in done.rows)
-            await link.send(done)
+            await link.send(self._applied(step, seconds))
+
+    def _applied(self, step: Step, seconds: float) -> StepDone:
+        done = self.device.apply(step, seconds)
+        self.sampled += sum(len(row.tokens) for row in done.rows)
+        return done
 
     async def _fail(self, link: Link[ToWorker], step: Step, seconds: float) -> None:
         """Returns only if it was no more than a pause."""
@@ -159,7 +163,7 @@ class SimulatedProcess:
                 self.status = rng.choice((-9, -11))
             case "die later":
                 self.status = rng.choice((-9, -11))
-                await link.send(self.device.apply(step, seconds))
+                await link.send(self._applied(step, seconds))
             case "hang":
                 self.stand("hung")
                 await trio.sleep_forever()

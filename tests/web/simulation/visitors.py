@@ -135,7 +135,6 @@ class Visitor:
             pass  # what was answered is still to be read
 
     async def _read(self, reading: Reading, answer: Answer) -> None:
-        answer.cut = "left"  # unless it is read to its end
         try:
             if self.habit == "slow":
                 reading_more, rng = reading.more, self._rng
@@ -208,7 +207,6 @@ class Visitor:
         for ask in self._asks:
             stream = connection.get_next_available_stream_id()
             answers[stream], events[stream] = self._begin(ask), bytearray()
-            answers[stream].cut = "left"
             fields = [(name.lower(), value) for name, value in ask.fields]
             connection.send_headers(stream, [(":path", ask.path), *H2_HEAD, ("x-request-id", ask.name), *fields])
             connection.send_data(stream, msgspec.json.encode(ask.body), end_stream=True)
@@ -270,7 +268,6 @@ class Visitor:
             if rng.random() < 0.3:
                 create["credit"] = rng.randrange(30)
             answers[ask.name] = self._begin(ask)
-            answers[ask.name].cut = "left"
             await sock.send(frame(msgspec.json.encode(create)))
         leaves = self.habit not in GOOD
         if self.habit == "junk":

@@ -87,7 +87,7 @@ class Answer:
         self.reasons: dict[int, str] = {}
         self.usage: Json = None
         self.terminals: list[str] = []  # "done" or an error's code
-        self.cut = ""  # why it has no end
+        self.cut = "left"  # why it has no end
 
     def add(self, index: int, text: str) -> None:
         assert index not in self.reasons, "text behind the end of its choice"
