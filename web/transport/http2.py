@@ -21,7 +21,7 @@ import trio
 from hypercorn.events import Closed, RawData, Updated
 from hypercorn.events import Event as ConnectionEvent
 from hypercorn.protocol import h2 as hypercorn_h2
-from hypercorn.protocol.events import Body, Event, Request, Response
+from hypercorn.protocol.events import Body, Event, Request, Response, StreamClosed
 from hypercorn.protocol.http_stream import HTTPStream
 from hypercorn.typing import Event as IOEvent
 from hypercorn.utils import filter_pseudo_headers
@@ -40,6 +40,8 @@ PIECE_BYTES = 2**14  # that count as a piece: a frame of the default size
 class BoundedStreamBuffer(hypercorn_h2.StreamBuffer):
     """A buffer that stays bounded. hypercorn's wakes the producer even if nothing was taken, so it grew forever.
 
+    And it is drained when it is closed, not when it is empty: the stream's end must have been sent. What follows in
+    hypercorn may end the connection of a server that drains, and the client would take its whole answer for half.
     `on_sent` gets the bytes of each frame that is taken.
     """
 
@@ -62,8 +64,6 @@ class BoundedStreamBuffer(hypercorn_h2.StreamBuffer):
         self._on_sent(len(data))
         if len(self.buffer) < LOW_WATER:
             await self._paused.set()
-        if not self.buffer:
-            await self._is_empty.set()
         return data
 
 
@@ -103,11 +103,19 @@ class GuardedHTTP2(hypercorn_h2.H2Protocol):
     async def stream_send(self, event: Event) -> None:
         if isinstance(event, Response | Body):
             self._budget.earn(ANSWERING_FRAMES)
-        with trio.move_on_after(self._send_timeout) as deadline:
+        # The end cancels the handler, which sends it: unshielded, the connection would not hear that it is idle, and a
+        # server that drains would wait for a client that keeps it open.
+        with trio.move_on_after(self._send_timeout, shield=isinstance(event, StreamClosed)) as deadline:
             await super().stream_send(event)
         if deadline.cancelled_caught:
             await self._reset(event.stream_id, h2.errors.ErrorCodes.CANCEL)
             await self._close_stream(event.stream_id)
+
+    async def _send_data(self, stream_id: int) -> None:
+        buffer = self.stream_buffers[stream_id]
+        await super()._send_data(stream_id)
+        if stream_id not in self.stream_buffers:  # its end was sent, or cannot be any more
+            await buffer.close()
 
     async def _handle_events(self, events: Sequence[h2.events.Event]) -> None:
         for event in events:

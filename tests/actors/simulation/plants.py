@@ -3,7 +3,7 @@
 import random
 from collections.abc import Callable, Generator
 from collections.abc import Sequence as Items
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from msgspec import structs
@@ -223,12 +223,16 @@ PLANTS: dict[str, Plant] = {
 
 
 @contextmanager
-def planted(name: str, seed: int) -> Generator[None]:
+def damaged(plant: Plant, seed: int) -> Generator[None]:
     """Damage the engine within the block; the same seed damages it at the same places."""
-    where, attribute, damage = (PLANTS | GATEWAY_PLANTS)[name]
+    where, attribute, damage = plant
     right = getattr(where, attribute)
     setattr(where, attribute, damage(right, random.Random(seed)))
     try:
         yield
     finally:
         setattr(where, attribute, right)
+
+
+def planted(name: str, seed: int) -> AbstractContextManager[None]:
+    return damaged((PLANTS | GATEWAY_PLANTS)[name], seed)

@@ -219,6 +219,8 @@ class Visitor:
                 except ConnectionResetError:
                     data = b""
                 if not data:
+                    for answer in answers.values():
+                        answer.cut = answer.cut and "closed"
                     break
                 for event in connection.receive_data(data):
                     self._take_h2(connection, event, answers, events)

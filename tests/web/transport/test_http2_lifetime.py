@@ -13,6 +13,7 @@ from trio.testing import wait_all_tasks_blocked
 from ..conftest import ReadToEnd, Served, StartServer
 from .test_hostile import HTTP2Client
 
+TRIES = 20  # trio runs two tasks of one tick in either order
 SOON = 10.0  # seconds: far above what anything here takes; a hang fails instead of blocking the run
 
 
@@ -94,3 +95,22 @@ async def test_a_client_that_opens_its_windows_after_each_frame_reads_large_answ
                         for opened in (None,) if ended else (None, stream_id):
                             client.h2.increment_flow_control_window(event.flow_controlled_length, opened)
                 await client.flush()
+
+
+async def test_an_answer_that_ends_while_the_server_stops_has_its_end(start_server: StartServer) -> None:
+    """END_STREAM leaves before the connection does: a client takes what lacks it for half an answer.
+
+    The connection leaves with it, whether or not its client closes.
+    """
+    for _ in range(TRIES):
+        served = await start_server(drain_timeout=3600.0)
+        client = HTTP2Client(await served.connect())
+        with trio.fail_after(SOON):
+            client.request(b"/canary")
+            await client.flush()
+            await client.wait_for(h2.events.DataReceived)
+            served.stop.set()
+            await wait_all_tasks_blocked()
+            served.gate.set()
+            await client.wait_for(h2.events.StreamEnded)
+            await served.stopped.wait()
