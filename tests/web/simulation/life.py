@@ -115,6 +115,7 @@ class House:
         self._stop: trio.Event
         self._started: trio.Event
         self._stopped_at: float | None = None
+        self._ended_at = 0.0
 
     def _draw(self) -> None:
         rng = self._rng
@@ -231,6 +232,7 @@ class House:
         async with trio.open_nursery() as nursery:
             await nursery.start(serving)
             self._started.set()
+        self._ended_at = trio.current_time()
 
     async def _run_engine(self, *, on_open: Callable[[Engine], None]) -> None:
         def opened(made: Engine) -> None:
@@ -260,7 +262,7 @@ class House:
         world.start_soon(self._watch, watching)
         if self._stops_at is not None:
             world.start_soon(self._stop_early, self._stops_at)
-        with trio.move_on_after(10 * LONG) as patience:
+        with trio.move_on_after(4 * LONG) as patience:
             async with trio.open_nursery() as clients:
                 for visitor in self.visitors:
                     clients.start_soon(self._visit, visitor)
@@ -314,10 +316,9 @@ class House:
             require(not health.ready, f"health says ready of a worker that is {standing} since {lasted:.1f} s")
 
     def _check_all(self) -> None:
-        now = trio.current_time()
         assert self._stopped_at is not None
-        late = now - self._stopped_at - self.settings.drain_timeout - LAST_WORDS_SECONDS
-        require(late < LONG, f"the server ended {late:.1f} s late")
+        late = self._ended_at - self._stopped_at - self.settings.drain_timeout - LAST_WORDS_SECONDS
+        require(late < 1.5, f"the server ended {late:.1f} s late")
         require(not self.kernel.open, "connections outlive the server")
         require(all(process.standing == "gone" for process in self._processes), "a worker outlives the server")
         require(self._records.keys() == self._seeds.keys(), "not every request has its record")
