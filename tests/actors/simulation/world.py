@@ -13,6 +13,7 @@ from functools import partial
 from itertools import count
 from typing import NamedTuple, Protocol
 
+import msgspec
 import trio
 import trio.testing
 from trio._core import _run as trio_run
@@ -80,7 +81,7 @@ def run_life(seed: int, life: Life) -> Outcome:
     clock = trio.testing.MockClock(autojump_threshold=0)
     ends = trio.run(life, scenario, state, rng, log, clock=clock)
     totals = state.totals
-    digest = hashlib.sha256(repr(log).encode()).hexdigest()[:16]
+    digest = hashlib.sha256(msgspec.msgpack.encode(log)).hexdigest()[:16]
     return Outcome(
         digest=digest,
         seconds=clock.current_time(),

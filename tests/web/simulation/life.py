@@ -19,6 +19,7 @@ from unittest.mock import patch
 import msgspec
 import trio
 import trio.testing
+from werkzeug.routing import Rule
 
 from triolet.actors import core, engine
 from triolet.actors.engine import Engine, run_engine
@@ -182,6 +183,7 @@ class House:
             (supervisor, "start_worker", self._start_worker),
             (gateway_module, "process_name", lambda: "sim"),
             (app_module, "process_name", lambda: "sim"),
+            (Rule, "_compile_builder", lambda rule, append_unknown=True: no_builder),  # of URLs, which nobody asks for
             (resumable_answer, "secrets", SeededSecrets(own)),
         )
         with self.kernel.in_place(), ExitStack() as stack:
@@ -359,6 +361,11 @@ async def run_inline(sync_fn: Callable[..., Any], *args: Any, **options: object)
 async def read_tokenizer(model: str, chat_template: str | None) -> TextTokenizer:
     await trio.lowlevel.checkpoint()
     return text_tokenizer()
+
+
+def no_builder(*arguments: object) -> None:
+    """Of URLs."""
+    raise AssertionError("nobody asks for a URL")
 
 
 class SeededSecrets:

@@ -11,7 +11,6 @@ from typing import Final, Literal
 
 import msgspec
 import trio
-import trio.testing
 
 from triolet.actors.supervisor.link import Link
 from triolet.protocol.steps import (
@@ -33,6 +32,7 @@ from triolet.protocol.steps import (
 )
 
 from ...actors.simulation.device import FakeDevice
+from .kernel import stream_pair
 
 _DECODER: Final = msgspec.msgpack.Decoder[ToWorker](ToWorker)
 Standing = Literal["loading", "well", "stopped", "hung", "gone"]
@@ -46,7 +46,7 @@ class SimulatedProcess:
         self, pid: int, ready: Ready, device: FakeDevice, faults: float, rng: random.Random, log: Log, *, first: bool
     ) -> None:
         self.pid = pid
-        self.stream, self._theirs = trio.testing.memory_stream_pair()
+        self.stream, self._theirs = stream_pair()
         self.status = 0
         self.standing: Standing = "loading"
         self.since = trio.current_time()
@@ -81,7 +81,7 @@ class SimulatedProcess:
         self.standing, self.since = standing, trio.current_time()
 
     async def run(self) -> None:
-        link = Link(self._theirs, _DECODER)
+        link = Link(self._theirs, _DECODER)  # type: ignore[arg-type]  # what it uses of a stream
         with self._scope:
             try:
                 await self._live(link)
