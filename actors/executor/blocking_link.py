@@ -12,7 +12,7 @@ from typing import Final, Generic, TypeVar
 import msgspec
 
 from ...protocol.message import Message
-from ..supervisor.frame import HEADER, MAX_FRAME, FrameWriter, LinkError
+from ..supervisor.frame import HEADER, MAX_FRAME, UNREADABLE, FrameWriter, LinkError
 
 Received = TypeVar("Received", bound=Message)
 
@@ -45,7 +45,7 @@ class BlockingLink(Generic[Received]):
         frame = self._read_exactly(size)
         try:
             return self._decode(frame)
-        except msgspec.DecodeError as error:
+        except UNREADABLE as error:
             raise LinkError(f"a frame of {size} bytes is no message: {error}") from error
 
     def wait(self, seconds: float | None = None) -> bool:

@@ -27,6 +27,7 @@ from ...protocol.messages import Admit, Cancel, Credit, StepTokens, Stop, ToSche
 from ...protocol.reports import FrontReport
 from ...protocol.steps import Ping, Pong
 from ..supervisor.child_process import ChildProcess
+from ..supervisor.frame import UNREADABLE
 from ..supervisor.link import Link, LinkError
 from .division import owner
 from .questions import NOTHING, Questions
@@ -168,7 +169,7 @@ class FrontLine:
         """Keep a report, even a late one. Unreadable ones are ignored: figures are no reason to end streams."""
         try:
             self.last, self._unreadable = _REPORT.decode(body), False
-        except msgspec.DecodeError as error:
+        except UNREADABLE as error:
             if not self._unreadable:  # log it once, not for every scrape
                 _LOG.error("%s: its report cannot be read, its last figures stand in: %s", self.label, error)
             self._unreadable = True

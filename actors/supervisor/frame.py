@@ -12,6 +12,8 @@ from ...protocol.message import Message
 HEADER: Final = 4
 # The largest message is the first step after a restart: 64 sequences of 131,072 tokens at 5 bytes each are 42 MB.
 MAX_FRAME: Final = 64 << 20
+# For bytes that are no message; of text that is no UTF-8, and of deep nesting, msgspec raises what Python does.
+UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 class LinkError(Exception):

@@ -18,7 +18,7 @@ import msgspec
 import trio
 
 from ...protocol.message import Message
-from .frame import HEADER, MAX_FRAME, FrameWriter, LinkError
+from .frame import HEADER, MAX_FRAME, UNREADABLE, FrameWriter, LinkError
 
 __all__ = ["HEADER", "MAX_FRAME", "Link", "LinkError"]
 
@@ -101,7 +101,7 @@ class Link(Generic[Received]):
         frame = await self._receive_frame()
         try:
             return self._decode(frame)
-        except msgspec.DecodeError as error:
+        except UNREADABLE as error:
             raise LinkError(f"a frame of {len(frame)} bytes is no message: {error}") from error
 
     async def _receive_frame(self) -> bytes:

@@ -76,6 +76,8 @@ async def test_a_peer_that_is_gone_is_the_end_also_in_the_middle_of_a_frame(kept
         (3).to_bytes(HEADER, "big") + b"\xc1\xc1\xc1",
         (2).to_bytes(HEADER, "big") + msgspec.msgpack.encode([1]),
         (16).to_bytes(HEADER, "big") + msgspec.msgpack.encode({"type": "gremlins"}).ljust(16, b"\xc0"),
+        (3).to_bytes(HEADER, "big") + b"\x81\xa1\xff",  # no UTF-8
+        (5000).to_bytes(HEADER, "big") + b"\x91" * 5000,  # nested too deeply
     ],
 )
 async def test_what_is_no_message_is_refused_without_reading_on(data: bytes) -> None:
