@@ -15,7 +15,16 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
-INSTRUMENTED: Final = ["triolet.web", "triolet.actors", "triolet.protocol", "h11", "h2", "hpack", "hyperframe", "wsproto"]
+INSTRUMENTED: Final = [
+    "triolet.web",
+    "triolet.actors",
+    "triolet.protocol",
+    "h11",
+    "h2",
+    "hpack",
+    "hyperframe",
+    "wsproto",
+]
 
 
 def main() -> None:

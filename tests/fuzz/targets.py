@@ -167,6 +167,9 @@ def mutated(rng: random.Random, data: bytes) -> bytes:
 
 
 _PREFACE, _REQUEST = _http2_request()
+_TEMPLATE: Final = (
+    b"{% for m in messages %}{{ m['role'] ~ bos_token }}{% if m.content %}{{ m.content|trim }}{% endif %}{% endfor %}"
+)
 _WORDS: Final = b"\x81\x85\0\0\0\0hello"
 SEEDS: Final[dict[Target, tuple[bytes, ...]]] = {
     plain_head: (HEAD + b'{"prompt":1}',),
@@ -176,6 +179,6 @@ SEEDS: Final[dict[Target, tuple[bytes, ...]]] = {
     json_body: (_CHAT, b'{"prompt":["A",[1]],"stream":false}', b'{"model":"m","input":"A","max_tokens":3}'),
     socket_frame: tuple(map(msgspec.json.encode, (Auth(api_key="k"), CreditFrame(id="a", tokens=1)))),
     link: (_frame(Pong(progress=1)) + _frame(StepDone(step=1, rows=(), duration=0.1, model_duration=0.1)),),
-    template: (b"{% for m in messages %}{{ m['role'] ~ bos_token }}{% if m.content %}{{ m.content|trim }}{% endif %}{% endfor %}",),
+    template: (_TEMPLATE,),
 }  # fmt: skip
 TARGETS: Final[dict[str, Target]] = {target.__name__: target for target in SEEDS}

@@ -1,4 +1,4 @@
-"""The parsers' fuzz targets: their seeds reach far, hypothesis finds nothing in a moment, and a planted fault is found."""
+"""The parsers' fuzz targets: seeds are read, hypothesis finds nothing in a moment, and a planted fault is found."""
 
 import random
 

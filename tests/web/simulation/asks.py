@@ -54,7 +54,9 @@ class Ask(NamedTuple):
         used = record.usage.completion_tokens
         require(used == tokens if whole else used <= tokens, f"{self.name} is charged {used} tokens of {tokens}")
         if answer.terminals and answer.terminals != ["done"]:
-            require(answer.terminals == [record.error], f"{self.name} was told {answer.terminals}, noted {record.error}")
+            require(
+                answer.terminals == [record.error], f"{self.name} was told {answer.terminals}, noted {record.error}"
+            )
         if answer.terminals == ["done"] and answer.usage is not None:
             require(answer.usage["completion_tokens"] == used, f"{self.name} was told other tokens than noted: {used}")
             require(answer.usage["prompt_tokens"] == sum(map(len, self.admit.prompts)), f"{self.name}'s prompt")

@@ -1,8 +1,8 @@
 """The sockets of an operating system, in memory: what the transport asks of a kernel, with seeded short writes.
 
 It stands where the transport says `os.read`, `os.write`, `trio.lowlevel.wait_readable` and `select.poll`, so all code
-above a descriptor is the real one. As in a real kernel, a buffer has room for so much and no more, a write may take only
-a part, a closed descriptor's number is given to the next connection, and who closes with bytes unread resets.
+above a descriptor is the real one. As in a real kernel, a buffer has room for so much and no more, a write may take
+only a part, a closed descriptor's number is given to the next connection, and who closes with bytes unread resets.
 """
 
 import heapq

@@ -1,5 +1,5 @@
-"""One simulated life of the whole server, from a seed: the real web on the real transport, the real engine and supervisor
-around a fake model, clients of every kind, and faults wherever something waits.
+"""One simulated life of the whole server, from a seed: the real web on the real transport, the real engine and its
+supervisor around a fake model, clients of every kind, and faults wherever something waits.
 
 What is not real: sockets (kernel.py), the worker process (process.py), time and threads. At the end of a life every
 request has had one terminal event and one usage record, each answer is what the model says, health has told the truth,
@@ -140,7 +140,9 @@ class House:
             engine=EngineSettings(model="/"),
             served_model_name="sim",
             limits=LimitSettings(
-                max_requests=rng.choice((3, 1024, 1024)), outbox_tokens=self.scenario.outbox_tokens, max_socket_requests=4
+                max_requests=rng.choice((3, 1024, 1024)),
+                outbox_tokens=self.scenario.outbox_tokens,
+                max_socket_requests=4,
             ),
             api_keys=("one", "two"),
             stall_timeout=self.scenario.stall_timeout,
@@ -224,10 +226,9 @@ class House:
             sockets=[self.kernel.listener],  # type: ignore[list-item]  # it stands where a socket would
             certificates=None,
         )
-        async with trio.open_nursery() as self._nursery:
-            async with trio.open_nursery() as world:
-                world.start_soon(self._serve, serving)
-                await self._be_used(world)
+        async with trio.open_nursery() as self._nursery, trio.open_nursery() as world:
+            world.start_soon(self._serve, serving)
+            await self._be_used(world)
         self._check_all()
 
     async def _serve(self, serving: Callable[..., Any]) -> None:

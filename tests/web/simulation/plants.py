@@ -18,7 +18,6 @@ from triolet.web.transport.sending import Sending
 from ...actors.simulation.plants import GATEWAY_PLANTS, PLANTS, Plant
 
 
-
 def _generation_outlives_its_client(right: Callable[[GenerationRoutes, Exchange], None], rng: random.Random) -> object:
     def end(routes: GenerationRoutes, exchange: Exchange) -> None:
         if rng.random() < 0.3:
@@ -85,7 +84,7 @@ def _short_write_taken_for_a_whole_one(right: Callable[[Sending, bytes], Written
 
 def _idle_connection_kept(right: Callable[[Connection, bool], None], rng: random.Random) -> object:
     def update(connection: Connection, idle: bool) -> None:
-        if not idle or rng.random() < 0.9:
+        if not idle or rng.random() < 0.5:
             right(connection, idle)
 
     return update
@@ -94,7 +93,6 @@ def _idle_connection_kept(right: Callable[[Connection, bool], None], rng: random
 WEB_PLANTS: Final[dict[str, Plant]] = {
     "leaked block": PLANTS["leaked block"],
     "double usage record": GATEWAY_PLANTS["ended twice"],
-    "no usage record": GATEWAY_PLANTS["ended without a record"],
     "generation outlives its client": (GenerationRoutes, "end", _generation_outlives_its_client),
     "swallowed cancellation": (GenerationRoutes, "answer", _swallowed_cancellation),
     "lost last event": (Outbox, "put", _lost_last_event),

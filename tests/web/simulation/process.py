@@ -1,8 +1,8 @@
 """A worker process without a process: the real frames over a stream in memory, a fake device, and every way to fail.
 
-It dies loading, between two messages, within a step or with its answer in the pipe; it says why or not; it raises, hangs
-in a step, is stopped and goes on or not, and writes bytes that are no message. `standing` is the truth that the server's
-health is held against.
+It dies loading, between two messages, within a step or with its answer in the pipe; it says why or not; it raises,
+hangs in a step, is stopped and goes on or not, and writes bytes that are no message. `standing` is the truth that the
+server's health is held against.
 """
 
 import random

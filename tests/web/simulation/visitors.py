@@ -122,7 +122,7 @@ class Visitor:
                     if answer.cut:
                         return
                     await trio.sleep(rng.uniform(0, 3))
-                if rng.random() < 0.3:  # an idle connection: the server closes it
+                if rng.random() < 0.5:  # an idle connection: the server closes it
                     with trio.move_on_after(LONG):
                         await reading.more()
                     require(False, f"an idle connection is open after {LONG} s")
