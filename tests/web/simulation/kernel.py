@@ -40,7 +40,7 @@ class Pipe:
     def says_something(self) -> bool:
         return bool(self.data) or self.ended or self.reset
 
-    def write(self, data: bytes | memoryview, most: int) -> int:
+    def write(self, data: bytes | bytearray | memoryview, most: int) -> int:
         if self.gone or self.ended:
             raise BrokenPipeError
         taken = min(self.room - len(self.data), most, len(data))
@@ -76,7 +76,7 @@ class Pipe:
         self.readable.unpark_all()
 
 
-class PipeStream:
+class PipeStream(trio.abc.AsyncResource):
     """One end of a pair of pipes without a bound, as a stream: a socket pair whose peers always read."""
 
     def __init__(self, inbound: Pipe, outbound: Pipe) -> None:
