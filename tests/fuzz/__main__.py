@@ -15,16 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
-INSTRUMENTED: Final = [
-    "triolet.web",
-    "triolet.actors",
-    "triolet.protocol",
-    "h11",
-    "h2",
-    "hpack",
-    "hyperframe",
-    "wsproto",
-]
+INSTRUMENTED: Final = ("triolet.web", "triolet.actors.supervisor", "triolet.actors.tokenizer", "h11", "h2", "wsproto")
 
 
 def main() -> None:
@@ -35,7 +26,7 @@ def main() -> None:
     options = parser.parse_args()
     logging.getLogger("triolet").propagate = False
     fuzzer: Any = import_module("atheris") if find_spec("atheris") else None  # Any: it has no types
-    with fuzzer.instrument_imports(include=INSTRUMENTED) if fuzzer else nullcontext():
+    with fuzzer.instrument_imports(include=list(INSTRUMENTED)) if fuzzer else nullcontext():
         targets = import_module(".targets", __package__)
     target = targets.TARGETS[options.name]
     folder = options.corpus / options.name

@@ -108,7 +108,7 @@ async def _converse(kernel: Kernel, pieces: tuple[bytes, ...], told: bytearray) 
         ASGIWrapper(application),  # type: ignore[arg-type]  # its types are those of every scope
         _configuration(75.0),
         WorkerContext(None),
-        ConnectionState({}),  # type: ignore[arg-type]  # nothing
+        ConnectionState({}),
         await kernel.listener.accept(),  # type: ignore[arg-type]  # what it uses of a stream
         30.0,
         timers,

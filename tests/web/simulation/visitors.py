@@ -238,12 +238,13 @@ class Visitor:
         events: dict[int, bytearray],
     ) -> None:
         match event:
-            case h2.events.ResponseReceived(stream_id=int(stream), headers=list(fields)):
-                answers[stream].status = int(dict(fields)[":status"])
+            case h2.events.ResponseReceived(stream_id=int(stream), headers=list() as fields):
+                status: dict[bytes | str, bytes | str] = dict(fields)
+                answers[stream].status = int(status[":status"])
             case h2.events.DataReceived(stream_id=int(stream), data=bytes(data), flow_controlled_length=int(size)):
                 connection.acknowledge_received_data(size, stream)
                 events[stream] += data
-                if events[stream][:1] != b"{":
+                if not events[stream].startswith(b"{"):
                     answers[stream].feed(events[stream])
             case h2.events.StreamEnded(stream_id=int(stream)):
                 answer, rest = answers[stream], bytes(events[stream])
@@ -270,7 +271,7 @@ class Visitor:
         answers = dict[str, Answer]()
         for ask in self._asks:
             body = {name: value for name, value in ask.body.items() if name not in ("stream", "stream_options")}
-            create = {"type": "create", "id": ask.name, "request": body}
+            create: dict[str, object] = {"type": "create", "id": ask.name, "request": body}
             if rng.random() < 0.3:
                 create["credit"] = rng.randrange(30)
             answers[ask.name] = self._begin(ask)
@@ -318,3 +319,5 @@ class Visitor:
             case "failed":
                 answer.terminals.append(said["error"]["code"])
                 answer.cut = ""
+            case _:
+                pass
