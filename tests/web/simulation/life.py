@@ -177,7 +177,7 @@ class House:
         own = random.Random(self._rng.random())
         places: tuple[tuple[object, str, object], ...] = (
             (trio.to_thread, "run_sync", run_inline),
-            (trio._path, "run_sync", run_inline),  # type: ignore[attr-defined]  # where trio.Path has it
+            (trio._path, "run_sync", run_inline),  # where trio.Path has it
             (engine, "read_text_tokenizer", read_tokenizer),
             (engine, "open_traces", nothing),
             (core, "token_bytes", bytes),
@@ -250,7 +250,7 @@ class House:
                 self._seeds[request.id] = request.sampling.seed
                 return outbox
 
-            gateway.submit = submitted  # type: ignore[method-assign]
+            gateway.submit = submitted  # type: ignore[method-assign]  # to know the requests by their ids
             on_open(made)
 
         await run_engine(self.settings, on_open=opened)

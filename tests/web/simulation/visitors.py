@@ -147,7 +147,7 @@ class Visitor:
                     await trio.sleep(rng.uniform(0, 0.4))
                     await reading_more()
 
-                reading.more = slowly  # type: ignore[method-assign]
+                reading.more = slowly  # type: ignore[method-assign]  # the same, later
             await read_answer(reading, answer)
             answer.cut = ""
         except CutOff as cut:
