@@ -5,6 +5,7 @@ import random
 import subprocess
 import sys
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +14,7 @@ from ..actors.simulation.world import Outcome
 from .simulation.life import simulate_web
 from .simulation.plants import WEB_PLANTS
 
+ROOT = Path(__file__).resolve().parents[2]
 SEEDS = 16  # every run of the suite draws others
 FIRST = int(os.environ.get("SEED", random.SystemRandom().randrange(10**9)))
 PLANTED_SEEDS = 30  # fixed: whether a planted bug is found must not depend on luck
@@ -47,7 +49,7 @@ def test_a_life_of_the_server_is_the_same_in_another_process() -> None:
     mine = [live(FIRST + seed).digest for seed in range(REPLAYED)]
     code = REPLAY.format(first=FIRST, count=REPLAYED)
     command, own = [sys.executable, "-c", code], os.environ | {"PYTHONHASHSEED": "77"}
-    ran = subprocess.run(command, env=own, check=True, capture_output=True, text=True)
+    ran = subprocess.run(command, env=own, cwd=ROOT, check=True, capture_output=True, text=True)
     assert ran.stdout.split() == mine
     assert len(set(mine)) == REPLAYED
 
