@@ -70,7 +70,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "actors.batch": (*_CALLED, "actors.batch", "actors.database"),
     "actors.usage": (*_CALLED, "actors.usage", "actors.database", "actors.gateway.history"),
     "actors.admission": (*_CALLED, "actors.admission", "actors.gateway"),
-    "actors.scheduler": ("protocol", "actors.flight", "actors.scheduler"),
+    "actors.scheduler": ("protocol", "actors.flight", "actors.scheduler", "actors.supervisor.step_cost"),
     "actors.scheduler.scheduler": ("protocol", "actors.flight", "actors.scheduler", "actors.turns"),
     "actors.detokenizer": (*_CALLED, "actors.detokenizer", "actors.gateway", "actors.tokenizer"),
     "actors.executor": (*_CALLED, "actors.executor", "actors.supervisor", *_LOADED),

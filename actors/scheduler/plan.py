@@ -12,22 +12,36 @@ from .blocks import BlockPool, blocks_for
 from .prefix_keys import Key, SharedPrompt
 from .queues import Queues
 from .sequence import Sequence
+from .sharing import Sharing
 from .step_plan import EVERYBODY, Shortage, StepLimits, StepPlan, StepTurn
 
 
-def plan_step(queues: Queues, pool: BlockPool, limits: StepLimits, turn: StepTurn = EVERYBODY) -> StepPlan:
-    """Plan one step: give chunks to sequences, move them between the queues, take and release blocks."""
+def plan_step(
+    queues: Queues,
+    pool: BlockPool,
+    limits: StepLimits,
+    turn: StepTurn = EVERYBODY,
+    sharing: Sharing | None = None,
+) -> StepPlan:
+    """Plan one step: give chunks to sequences, move them between the queues, take and release blocks.
+
+    With `sharing` the step may be one tenant's alone.
+    """
     plan = StepPlan(queues, pool, limits, turn)
     park(plan)
     resume_parked(plan)
     joining = Joining(plan)
     joining.make_way()
-    remaining = [sequence.remaining for sequence in queues.running]
+    favoured = sharing.favoured(queues, limits.max_step_tokens) if sharing else []
+    served = favoured or queues.running
+    remaining = [sequence.remaining for sequence in served]
     plan.budget = prefill_budget = limits.max_step_tokens - remaining.count(1)
     # If every sequence gets what it needs, ranks would only reorder the worker's rows.
-    scarce = sum(1 for count in remaining if count > 1) > 1 or pool.available < len(remaining)
-    serve(plan, fair_share.by_rank(queues, queues.running) if scarce else queues.running)
-    joining.admit()
+    prompts = [count for count in remaining if count > 1]
+    blocks = len(remaining) + sum(blocks_for(min(count, plan.budget)) for count in prompts)
+    serve(plan, fair_share.by_rank(queues, served) if len(prompts) > 1 or pool.available < blocks else served)
+    if not favoured:
+        joining.admit()
     for sequence in plan.planned.values():
         sequence.publish_blocks(pool)  # later steps may read these blocks: steps run in order
     plan.release_sources()

@@ -42,6 +42,7 @@ from ...protocol.steps import (
     StepFailed,
 )
 from ..flight import Flight
+from ..supervisor.step_cost import TypicalCost, work_of
 from .apart import Apart
 from .background import Pace, give_way, wants_step
 from .blame import Conviction, Excuses, blame
@@ -51,6 +52,7 @@ from .plan import plan_step
 from .queues import Queues
 from .reach import foresee
 from .sequence import LiveRequest, Sequence
+from .sharing import SHORT_STEP, Sharing
 from .standing import StartRate, WaitReasons
 from .steady_plan import plan_steady
 from .step_plan import EVERYBODY, StepLimits, StepTurn
@@ -86,6 +88,7 @@ class SchedulerState:
         self.totals = SchedulerTotals()
         self.flight = flight or Flight()
         self.waits = WaitReasons(self.table.queues, self.table.pool, None, {}, None, 0)
+        self._limits: StepLimits | None = None  # of the worker; None while there is none
         self._max_losses = max_losses
         self._outbox_tokens = outbox_tokens
         self._max_steps_in_flight = max_steps_in_flight
@@ -97,6 +100,8 @@ class SchedulerState:
         self._apart = Apart()
         self._excuses = Excuses(max_losses)
         self._start_rate = StartRate()
+        self._cost = TypicalCost()
+        self._sharing = Sharing()
         self._texts: list[ToDetokenizer] = []
         self._batch_texts: list[ToDetokenizer] = []  # the same, of background requests
         self._background_steps: set[int] = set()  # of those in flight
@@ -155,8 +160,10 @@ class SchedulerState:
 
     def plan(self) -> Step | None:
         """The next step, or None if there is nothing to compute or enough in flight."""
-        limits = self.waits.limits
-        most = 1 if self._on_cpu and self._last_duration > LONG_STEP else self._max_steps_in_flight
+        limits = self._limits
+        shared = self._sharing.note(self.table.queues, self.table.now)
+        long = self._on_cpu and self._last_duration > (SHORT_STEP if shared else LONG_STEP)
+        most = 1 if long else self._max_steps_in_flight
         if limits is None or len(self.in_flight) >= most:
             return None
         if not self.table.quarantine.suspects:
@@ -200,8 +207,11 @@ class SchedulerState:
         if suspects and not alone:
             kept = {suspect.id for suspect in table.quarantine.able()}
             turn = StepTurn(apart=suspects, kept=kept)
+        sharing = self._sharing if self._on_cpu and turn is EVERYBODY and queues is table.queues else None
+        if sharing:
+            limits = sharing.limits(limits, queues, self._cost)
         steady = None if suspects else plan_steady(queues, table.pool, limits)
-        plan = steady or plan_step(queues, table.pool, limits, turn)
+        plan = steady or plan_step(queues, table.pool, limits, turn, sharing)
         if queues is table.queues and not alone:
             self.waits = WaitReasons(queues, table.pool, limits, plan.blocked, plan.shortage, table.newest)
             if plan.started:
@@ -332,6 +342,7 @@ class SchedulerState:
         self.totals.steps += 1
         self.totals.model_seconds += done.model_duration
         self._last_duration = done.duration
+        self._cost.note(work_of(step), done.duration)
         self.totals.device_allocations = done.device_allocations
         self.totals.device_compilations = done.device_compilations
         ids, rows, others = apply_step(step, done, self.table, self.totals)
@@ -394,5 +405,6 @@ class SchedulerState:
         """Forget the last worker's KV cache and steps in flight. `limits` None: there is no worker now."""
         self.in_flight.clear()
         self._background_steps.clear()
+        self._limits = limits
         self.totals.preemptions += self.table.forget_worker(num_blocks)
         self.waits = WaitReasons(self.table.queues, self.table.pool, limits, {}, None, 0)

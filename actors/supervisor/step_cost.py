@@ -1,5 +1,7 @@
-"""How long a step may take, learned from the steps before it. Pure."""
+"""How long a step may take, and how long it usually takes, learned from the steps before it. Pure."""
 
+from itertools import pairwise
+from math import inf
 from typing import Final
 
 from ...protocol.steps import Step
@@ -8,6 +10,10 @@ from ...protocol.steps import Step
 # context for that, so a long prompt's time is overestimated, never underestimated.
 CONTEXT: Final = 1024
 _FADING: Final = 0.98  # of the slowest step of its size, with each that is faster: one slow moment is forgotten
+
+
+_SHARE: Final = 0.1  # of the last step in the mean of its size
+_OUTLIER: Final = 4.0  # times the mean: what a slow moment counts at most
 
 
 def work_of(step: Step) -> int:
@@ -36,3 +42,40 @@ class StepCost:
         """
         bounds = (seconds * max(1.0, work / (1 << max(size - 1, 0))) for size, seconds in self._slowest.items())
         return min(bounds, default=None)
+
+
+class TypicalCost:
+    """What steps usually take, by powers of two of their work: the mean of late. Between two known sizes it is a line.
+
+    It never says too much of sizes that it has not seen: beyond the largest it stays level, below the smallest the line
+    goes to 0. So before the first step everything takes no time.
+    """
+
+    def __init__(self) -> None:
+        self._points: dict[int, tuple[float, float]] = {}  # mean work and seconds, by the work's binary digits
+        self._curve: list[tuple[float, float]] = [(0.0, 0.0)]  # the same in order; more work takes no less
+
+    def note(self, work: int, seconds: float) -> None:
+        size = work.bit_length()
+        old_work, old_seconds = self._points.get(size, (work, seconds))
+        self._points[size] = (
+            old_work + _SHARE * (work - old_work),
+            old_seconds + _SHARE * (min(seconds, _OUTLIER * old_seconds) - old_seconds),
+        )
+        self._curve = [(0.0, 0.0)]
+        for _, (at, took) in sorted(self._points.items()):
+            self._curve.append((at, max(took, self._curve[-1][1])))
+
+    def seconds(self, work: float) -> float:
+        """Of a step with so much work."""
+        for (before, low), (at, high) in pairwise(self._curve):
+            if work <= at:
+                return low + (high - low) * (work - before) / (at - before)
+        return self._curve[-1][1]
+
+    def work_within(self, seconds: float) -> float:
+        """The most work that a step does in this time; infinity if no step is known to take longer."""
+        for (before, low), (at, high) in pairwise(self._curve):
+            if high > seconds:
+                return before + (at - before) * (seconds - low) / (high - low)
+        return inf

@@ -173,6 +173,16 @@ def test_where_blocks_run_out_the_most_served_tenant_gives_them() -> None:
     assert places(bench, "a0", "a1", "new") == ["running", "blocks", "running"]  # though `new` came last
 
 
+def test_no_prompt_takes_the_last_blocks_before_a_stream_of_one_who_was_served_less() -> None:
+    """Two blocks are free, one for each of the two. But the prompt came first, and its chunk needs both."""
+    bench = Bench(worker=ready(num_blocks=9, max_step_tokens=130))
+    bench.send(*flood(1, length=470, max_tokens=5))
+    bench.step()
+    bench.send(newcomer(64, max_tokens=60))
+    got = [computed(bench.step()) for _ in range(4)]
+    assert got == [{1: 130}, {2: 64, 1: 66}, {2: 1, 1: 122}, {2: 1}]
+
+
 # Counters.
 
 

@@ -2,6 +2,7 @@
 
 from msgspec import structs
 
+from triolet.actors.scheduler.sharing import SHORT_STEP
 from triolet.actors.scheduler.state import LONG_STEP
 from triolet.protocol.events import TokenLogprob
 from triolet.protocol.messages import (
@@ -137,7 +138,7 @@ def test_a_newcomer_waits_for_one_long_step_at_most() -> None:
     bench.send(structs.replace(done(bench.plan()), duration=2 * LONG_STEP))
     running = bench.plan()
     assert bench.state.plan() is None
-    bench.send(newcomer(), structs.replace(done(running), duration=LONG_STEP / 2))
+    bench.send(newcomer(), structs.replace(done(running), duration=SHORT_STEP / 2))
     assert 4 in computed(bench.plan())
     assert bench.state.plan() is not None  # short steps follow each other without a gap
 

@@ -1,0 +1,70 @@
+"""How steps stay short on a CPU while several tenants use it, so that no flood delays another's first token. Pure.
+
+A tenant with few rows that was served least has its first token computed in a step without the others' rows, which get
+the next step at the latest. Prompts get as many tokens as a step of LONGEST_STEP has room for, and no step is planned
+behind another that takes longer than SHORT_STEP. All of this ends when one tenant has been alone for a while: figures
+are in docs/performance.md. A GPU's steps take nearly the same with fewer rows, so there it would only cost.
+"""
+
+from math import inf
+from typing import Final
+
+from msgspec import structs
+
+from ..supervisor.step_cost import TypicalCost
+from .queues import Queues
+from .sequence import Sequence
+from .step_plan import StepLimits
+
+LONGEST_STEP: Final = 0.01  # seconds
+SHORT_STEP: Final = 0.002  # seconds
+LEAST_TOKENS: Final = 64  # in a step, however slow the model is
+LINGER: Final = 10.0  # seconds without a second tenant
+FEW: Final = 4  # times as many rows as a tenant's own are the others'
+
+
+class Sharing:
+    """Whether tenants share the worker, and whose turn it is."""
+
+    def __init__(self) -> None:
+        self._until = -inf
+        self._shared = False
+        self._favoured = False  # the last step
+
+    def note(self, queues: Queues, now: float) -> bool:
+        """Whether several tenants use the worker, now or a moment ago."""
+        if len(queues.tenants) > 1:
+            self._until = now + LINGER
+        self._shared = now < self._until
+        return self._shared
+
+    def limits(self, limits: StepLimits, queues: Queues, cost: TypicalCost) -> StepLimits:
+        """The worker's limits with fewer tokens. A text that is pooled needs them all, since it is read whole."""
+        if not self._shared:
+            return limits
+        fitting = max(cost.work_within(LONGEST_STEP), LEAST_TOKENS, limits.rows)
+        if fitting >= limits.max_step_tokens or any(one.pooled for one in (*queues.running, *queues.waiting)):
+            return limits
+        return structs.replace(limits, max_step_tokens=int(fitting))
+
+    def favoured(self, queues: Queues, budget: int) -> list[Sequence]:
+        """The running sequences of a tenant that gets a step to itself, as it brings a first token; often none."""
+        first = None if self._favoured else self._first(queues, budget)
+        self._favoured = first is not None
+        if first is None:
+            return []
+        tenant = queues.tenant_of(first)
+        return [sequence for sequence in queues.running if queues.tenant_of(sequence) is tenant]
+
+    @staticmethod
+    def _first(queues: Queues, budget: int) -> Sequence | None:
+        if not queues.several_tenants or not queues.running:
+            return None
+        least = min(tenant.served for tenant in queues.tenants.values() if tenant.rows)
+        for sequence in reversed(queues.running):
+            tenant = queues.tenant_of(sequence)
+            few = tenant.rows * (FEW + 1) <= len(queues.running) and tenant.served <= least
+            begins = sequence.computed < sequence.prompt_tokens and not sequence.generated
+            if few and begins and sequence.live.credit > 0 and tenant.rows + sequence.remaining <= budget:
+                return sequence
+        return None

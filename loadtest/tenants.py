@@ -1,0 +1,177 @@
+"""How long one key's requests wait for their first token while another key floods the server.
+
+    python -m triolet.loadtest.tenants [--rounds 3] [--requests 40] [--serve COMMAND …]
+
+B sends one short request after another, with a pause between two. Each round has three phases, in an order that turns:
+`solo`; beside 64 clients of A that ask one question after the other (`streams`); beside 64 clients of A whose prompts
+have 2,000 tokens, no two alike (`prompts`). Standard output gets one JSON object: B's times to the first token in every
+phase, their quantiles, what the server computed for A meanwhile, and how busy others kept the machine before.
+"""
+
+import argparse
+import json
+import random
+import re
+import statistics
+import tempfile
+from collections.abc import Sequence
+from time import perf_counter
+from typing import Any, Final
+
+import trio
+from msgspec import Struct
+
+from .client.body import EventStream
+from .client.chunk import PATHS, decode_chunk
+from .client.client import HttpClient
+from .client.dial import read_url
+from .client.ending import Fault
+from .machine import busy_share, machine, versions
+from .process import TRIOLET, serving
+
+FLOODER: Final = "key-of-a"
+OTHER: Final = "key-of-b"
+FLOODS: Final = {"streams": 16, "prompts": 2000}  # tokens of A's prompts
+WORDS: Final = range(300, 2000)  # token ids of A's prompts
+COUNTED: Final = ("prompt_tokens", "generation_tokens")  # of requests that ended; of all
+
+
+class Load(Struct, frozen=True, kw_only=True):
+    clients: int = 64  # of A
+    answer: int = 128  # tokens of each of A's answers
+    requests: int = 40  # of B in a phase
+    tokens: int = 8  # of each of B's answers
+    pause_seconds: float = 0.05
+    warm_seconds: float = 3.0  # of a flood before B begins
+
+
+class Measured(Struct, kw_only=True):
+    """A phase: B's seconds to the first token, and what was computed per second meanwhile."""
+
+    first: list[float]
+    rates: dict[str, float]
+
+
+class Tenants:
+    """Both keys' clients of the server at this port."""
+
+    def __init__(self, port: int, load: Load) -> None:
+        self._client = HttpClient(read_url(f"http://127.0.0.1:{port}", ""))
+        self._load = load
+        self._random = random.Random(1)
+
+    async def phase(self, prompt: int) -> Measured:
+        """B's requests, beside a flood of prompts of this length; 0: alone."""
+        load, first = self._load, list[float]()
+        async with trio.open_nursery() as nursery:
+            if prompt:
+                for _ in range(load.clients):
+                    nursery.start_soon(self._flood, prompt)
+                await trio.sleep(load.warm_seconds)
+            began, before = perf_counter(), await self._counters()
+            for number in range(load.requests):
+                await trio.sleep(load.pause_seconds)
+                first.append(await self._first(number))
+            after, seconds = await self._counters(), perf_counter() - began
+            nursery.cancel_scope.cancel()
+        return Measured(first=first, rates={name: (after[name] - before[name]) / seconds for name in COUNTED})
+
+    async def _first(self, number: int) -> float:
+        """Seconds until B's answer begins."""
+        question = [{"role": "user", "content": f"Tell me {number} things about the sea."}]
+        body = {"messages": question, "max_tokens": self._load.tokens, "ignore_eos": True, "stream": True}
+        began, first, events = perf_counter(), 0.0, EventStream()
+        data = json.dumps(body).encode()
+        async with self._client.request("POST", f"/v1{PATHS['chat']}", data, key=OTHER) as (response, _sent, _reused):
+            while piece := await response.read():
+                found = events.feed(piece)
+                if not first and any(event != b"[DONE]" and decode_chunk(event).text() for event in found):
+                    first = perf_counter() - began
+        if not first:
+            raise SystemExit(f"a request of B has no answer: {response.head.status}")
+        return first
+
+    async def _flood(self, length: int) -> None:
+        while True:
+            prompt = self._random.choices(WORDS, k=length)
+            body = {"prompt": prompt, "max_tokens": self._load.answer, "ignore_eos": True, "stream": True}
+            data = json.dumps(body).encode()
+            try:
+                async with self._client.request("POST", f"/v1{PATHS['completions']}", data, key=FLOODER) as (
+                    response,
+                    *_,
+                ):
+                    while await response.read():
+                        pass
+            except Fault as fault:
+                raise SystemExit(f"a request of A failed: {fault}") from fault
+
+    async def _counters(self) -> dict[str, int]:
+        page = (await self._client.fetch("GET", "/metrics", key=OTHER)).decode()
+        found = {name: re.search(rf"^triolet_{name}_total(?:{{.*}})? (\S+)$", page, re.MULTILINE) for name in COUNTED}
+        return {name: int(float(match[1])) if match else 0 for name, match in found.items()}
+
+
+def quantile(values: Sequence[float], share: float) -> float:
+    """The nearest rank."""
+    return sorted(values)[min(int(share * len(values)), len(values) - 1)]
+
+
+def figures(rounds: Sequence[dict[str, Measured]]) -> dict[str, Any]:
+    """Milliseconds of all rounds together, and their ratios to solo."""
+    found: dict[str, Any] = {}
+    for name in rounds[0]:
+        first = [1000 * seconds for each in rounds for seconds in each[name].first]
+        found[name] = {
+            "requests": len(first),
+            "ttft_p50": quantile(first, 0.5),
+            "ttft_p95": quantile(first, 0.95),
+            "ttft_max": max(first),
+            **{rate: statistics.median(each[name].rates[rate] for each in rounds) for rate in COUNTED},
+        }
+    for name in FLOODS:
+        for key in ("ttft_p50", "ttft_p95"):
+            found[name][f"{key}_to_solo"] = found[name][key] / found["solo"][key]
+    return found
+
+
+async def run(port: int, load: Load, rounds: int) -> list[dict[str, Measured]]:
+    tenants, lengths = Tenants(port, load), {"solo": 0, **FLOODS}
+    for length in lengths.values():
+        await tenants.phase(length)  # warm
+    found: list[dict[str, Measured]] = []
+    for number in range(rounds):
+        names = [*lengths]
+        turned = names[number % 3 :] + names[: number % 3]
+        phases = {name: await tenants.phase(lengths[name]) for name in turned}
+        found.append({name: phases[name] for name in names})
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="One key's time to the first token while another key floods.")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--requests", type=int, default=Load().requests)
+    parser.add_argument("--serve", nargs="+", default=[TRIOLET, "serve"])
+    options = parser.parse_args()
+    load, busy = Load(requests=options.requests), busy_share()
+    with tempfile.TemporaryFile() as errors, tempfile.NamedTemporaryFile("w") as keys:
+        keys.write(f"{FLOODER}\n{OTHER}\n")
+        keys.flush()
+        command = [*options.serve, "--port", "0", "--api-key", f"@{keys.name}"]
+        with serving(command, errors) as server:
+            rounds = trio.run(run, server.port, load, options.rounds)
+    result = {
+        "command": " ".join(options.serve),
+        "load": {name: getattr(load, name) for name in Load.__struct_fields__},
+        "machine": {name: getattr(machine(), name) for name in machine().__struct_fields__},
+        "versions": versions("numba", "llvmlite"),
+        "busy_share_before": busy,
+        "figures": figures(rounds),
+        "rounds": [{name: {"first": one.first, **one.rates} for name, one in each.items()} for each in rounds],
+    }
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()
