@@ -4,7 +4,8 @@
 
 B sends one short request after another, with a pause between two. Each round has three phases, in an order that turns:
 `solo`; beside 64 clients of A that ask one question after the other (`streams`); beside 64 clients of A whose prompts
-have 2,000 tokens, no two alike (`prompts`). Standard output gets one JSON object: B's times to the first token in every
+have 2,000 tokens, no two alike (`prompts`). The flood comes from a process of its own, so that its work does not delay
+B's clock. Standard output gets one JSON object: B's times to the first token in every
 phase, their quantiles, what the server computed for A meanwhile, and how busy others kept the machine before.
 """
 
@@ -13,6 +14,7 @@ import json
 import random
 import re
 import statistics
+import sys
 import tempfile
 from collections.abc import Sequence
 from time import perf_counter
@@ -25,9 +27,8 @@ from .client.body import EventStream
 from .client.chunk import PATHS, decode_chunk
 from .client.client import HttpClient
 from .client.dial import read_url
-from .client.ending import Fault
 from .machine import busy_share, machine, versions
-from .process import TRIOLET, serving
+from .process import TRIOLET, launched, serving
 
 FLOODER: Final = "key-of-a"
 OTHER: Final = "key-of-b"
@@ -36,7 +37,7 @@ WORDS: Final = range(300, 2000)  # token ids of A's prompts
 COUNTED: Final = ("prompt_tokens", "generation_tokens")  # of requests that ended; of all
 
 
-class Load(Struct, frozen=True, kw_only=True):
+class Flood(Struct, frozen=True, kw_only=True):
     clients: int = 64  # of A
     answer: int = 128  # tokens of each of A's answers
     requests: int = 40  # of B in a phase
@@ -45,36 +46,58 @@ class Load(Struct, frozen=True, kw_only=True):
     warm_seconds: float = 3.0  # of a flood before B begins
 
 
-class Measured(Struct, kw_only=True):
+class TenantPhase(Struct, kw_only=True):
     """A phase: B's seconds to the first token, and what was computed per second meanwhile."""
 
     first: list[float]
     rates: dict[str, float]
 
 
-class Tenants:
-    """Both keys' clients of the server at this port."""
+async def flood(port: int, length: int, load: Flood) -> None:
+    """A's clients, until cancelled."""
+    client, seed = HttpClient(read_url(f"http://127.0.0.1:{port}", "")), random.Random(length)
 
-    def __init__(self, port: int, load: Load) -> None:
+    async def ask() -> None:
+        while True:
+            body = {"prompt": seed.choices(WORDS, k=length), "max_tokens": load.answer, "ignore_eos": True}
+            data, path = json.dumps(body | {"stream": True}).encode(), f"/v1{PATHS['completions']}"
+            async with client.request("POST", path, data, key=FLOODER) as (response, _sent, _reused):
+                while await response.read():
+                    pass
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(load.clients):
+            nursery.start_soon(ask)
+
+
+class Tenants:
+    """B's client of the server at this port, and the floods beside it."""
+
+    def __init__(self, port: int, load: Flood) -> None:
+        self._port = port
         self._client = HttpClient(read_url(f"http://127.0.0.1:{port}", ""))
         self._load = load
-        self._random = random.Random(1)
 
-    async def phase(self, prompt: int) -> Measured:
+    async def phase(self, prompt: int) -> TenantPhase:
         """B's requests, beside a flood of prompts of this length; 0: alone."""
+        if not prompt:
+            return await self._measure()
+        command = [sys.executable, "-m", "triolet.loadtest.tenants", "--flood", str(self._port), str(prompt)]
+        with launched(command) as process:
+            await trio.sleep(self._load.warm_seconds)
+            measured = await self._measure()
+            if process.poll() is not None:
+                raise SystemExit("a request of A failed")
+            return measured
+
+    async def _measure(self) -> TenantPhase:
         load, first = self._load, list[float]()
-        async with trio.open_nursery() as nursery:
-            if prompt:
-                for _ in range(load.clients):
-                    nursery.start_soon(self._flood, prompt)
-                await trio.sleep(load.warm_seconds)
-            began, before = perf_counter(), await self._counters()
-            for number in range(load.requests):
-                await trio.sleep(load.pause_seconds)
-                first.append(await self._first(number))
-            after, seconds = await self._counters(), perf_counter() - began
-            nursery.cancel_scope.cancel()
-        return Measured(first=first, rates={name: (after[name] - before[name]) / seconds for name in COUNTED})
+        began, before = perf_counter(), await self._counters()
+        for number in range(load.requests):
+            await trio.sleep(load.pause_seconds)
+            first.append(await self._first(number))
+        after, seconds = await self._counters(), perf_counter() - began
+        return TenantPhase(first=first, rates={name: (after[name] - before[name]) / seconds for name in COUNTED})
 
     async def _first(self, number: int) -> float:
         """Seconds until B's answer begins."""
@@ -82,7 +105,8 @@ class Tenants:
         body = {"messages": question, "max_tokens": self._load.tokens, "ignore_eos": True, "stream": True}
         began, first, events = perf_counter(), 0.0, EventStream()
         data = json.dumps(body).encode()
-        async with self._client.request("POST", f"/v1{PATHS['chat']}", data, key=OTHER) as (response, _sent, _reused):
+        path = f"/v1{PATHS['chat']}"
+        async with self._client.request("POST", path, data, key=OTHER) as (response, _sent, _reused):
             while piece := await response.read():
                 found = events.feed(piece)
                 if not first and any(event != b"[DONE]" and decode_chunk(event).text() for event in found):
@@ -90,21 +114,6 @@ class Tenants:
         if not first:
             raise SystemExit(f"a request of B has no answer: {response.head.status}")
         return first
-
-    async def _flood(self, length: int) -> None:
-        while True:
-            prompt = self._random.choices(WORDS, k=length)
-            body = {"prompt": prompt, "max_tokens": self._load.answer, "ignore_eos": True, "stream": True}
-            data = json.dumps(body).encode()
-            try:
-                async with self._client.request("POST", f"/v1{PATHS['completions']}", data, key=FLOODER) as (
-                    response,
-                    *_,
-                ):
-                    while await response.read():
-                        pass
-            except Fault as fault:
-                raise SystemExit(f"a request of A failed: {fault}") from fault
 
     async def _counters(self) -> dict[str, int]:
         page = (await self._client.fetch("GET", "/metrics", key=OTHER)).decode()
@@ -117,7 +126,7 @@ def quantile(values: Sequence[float], share: float) -> float:
     return sorted(values)[min(int(share * len(values)), len(values) - 1)]
 
 
-def figures(rounds: Sequence[dict[str, Measured]]) -> dict[str, Any]:
+def figures(rounds: Sequence[dict[str, TenantPhase]]) -> dict[str, Any]:
     """Milliseconds of all rounds together, and their ratios to solo."""
     found: dict[str, Any] = {}
     for name in rounds[0]:
@@ -135,11 +144,11 @@ def figures(rounds: Sequence[dict[str, Measured]]) -> dict[str, Any]:
     return found
 
 
-async def run(port: int, load: Load, rounds: int) -> list[dict[str, Measured]]:
+async def run(port: int, load: Flood, rounds: int) -> list[dict[str, TenantPhase]]:
     tenants, lengths = Tenants(port, load), {"solo": 0, **FLOODS}
     for length in lengths.values():
         await tenants.phase(length)  # warm
-    found: list[dict[str, Measured]] = []
+    found: list[dict[str, TenantPhase]] = []
     for number in range(rounds):
         names = [*lengths]
         turned = names[number % 3 :] + names[: number % 3]
@@ -151,10 +160,13 @@ async def run(port: int, load: Load, rounds: int) -> list[dict[str, Measured]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description="One key's time to the first token while another key floods.")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--requests", type=int, default=Load().requests)
+    parser.add_argument("--requests", type=int, default=Flood().requests)
     parser.add_argument("--serve", nargs="+", default=[TRIOLET, "serve"])
+    parser.add_argument("--flood", nargs=2, type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    load, busy = Load(requests=options.requests), busy_share()
+    if options.flood:
+        trio.run(flood, options.flood[0], options.flood[1], Flood())
+    load, busy = Flood(requests=options.requests), busy_share()
     with tempfile.TemporaryFile() as errors, tempfile.NamedTemporaryFile("w") as keys:
         keys.write(f"{FLOODER}\n{OTHER}\n")
         keys.flush()
@@ -163,7 +175,7 @@ def main() -> None:
             rounds = trio.run(run, server.port, load, options.rounds)
     result = {
         "command": " ".join(options.serve),
-        "load": {name: getattr(load, name) for name in Load.__struct_fields__},
+        "load": {name: getattr(load, name) for name in Flood.__struct_fields__},
         "machine": {name: getattr(machine(), name) for name in machine().__struct_fields__},
         "versions": versions("numba", "llvmlite"),
         "busy_share_before": busy,

@@ -10,7 +10,7 @@ from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from .openai_formats import JsonSchema
 from .openai_messages import MAX_PARTS, Hint, ParticipantName, ToolCallId
-from .openai_requests import MAX_INT32, MAX_MESSAGES, Count, neutral
+from .openai_requests import MAX_INT32, MAX_MESSAGES, Count, Deadline, FirstTokenDeadline, neutral
 from .openai_tools import MAX_TOOLS, FunctionName
 
 Nothing = Annotated[Raw, neutral(None, [])] | UnsetType
@@ -154,6 +154,8 @@ class MessagesBody(CountTokensBody, frozen=True, kw_only=True):
     temperature: Annotated[float, Meta(ge=0, le=2, description="0 is greedy.")] | None = None
     top_p: Annotated[float, Meta(ge=0, le=1, description="0: only the most probable token.")] | None = None
     top_k: Annotated[int, Meta(ge=-1, le=MAX_INT32, description="0 or -1: all.")] | None = None
+    deadline_ms: Deadline | None = None
+    ttft_deadline_ms: FirstTokenDeadline | None = None
     metadata: Hint = UNSET
     service_tier: Hint = UNSET
     inference_geo: Hint = UNSET

@@ -130,6 +130,7 @@ class ChoiceTokens(Struct, frozen=True, kw_only=True, array_like=True, gc=False)
     error: str = ""  # a code of protocol.errors, with reason == "error"
     message: str = ""
     vector: bytes = b""  # of a prompt that is pooled: float32 values
+    retry_after: int | None = None  # seconds, with an error
 
 
 class StepTokens(Message, frozen=True, kw_only=True):

@@ -70,6 +70,8 @@ TokenId = Annotated[int, Meta(ge=0, le=MAX_INT32)]
 Count = Annotated[int, Meta(ge=1, le=MAX_INT32)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
 Bias = Annotated[float, Meta(ge=-100, le=100)]
+Deadline = Annotated[int, Meta(ge=1, le=MAX_INT32, description="So long the whole answer may take; it is cut there.")]
+FirstTokenDeadline = Annotated[int, Meta(ge=1, le=MAX_INT32, description="So long the first token may take.")]
 TemplateVariables = Annotated[  # Any: JSON values
     dict[str, Any],
     Meta(max_length=MAX_TEMPLATE_VARIABLES, description="Variables of the model's chat template, such as a switch."),
@@ -157,6 +159,8 @@ class GenerateBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         Annotated[str, Meta(max_length=128, pattern=IDENTIFIER, description="Cached prompts are shared only under it.")]
         | None
     ) = None
+    deadline_ms: Deadline | None = None
+    ttft_deadline_ms: FirstTokenDeadline | None = None
     determinism: (
         Annotated[
             Determinism,

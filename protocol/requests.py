@@ -111,7 +111,7 @@ class Generate(Message, frozen=True, kw_only=True):
     """One request: `len(prompts) * n` choices; choice index = prompt index * n + i.
 
     `max_tokens` None means up to the context length. Times are seconds of the front's clock (trio.current_time()).
-    Admission and scheduler enforce `deadline`.
+    Admission and scheduler enforce the deadlines.
     `determinism` "strict" gives bit-equal tokens and log probabilities, alone and in any batch, even on a GPU. On the
     CPU every request gets this.
     """
@@ -155,7 +155,13 @@ class Generate(Message, frozen=True, kw_only=True):
     determinism: Determinism = "default"
     background: bool = False  # a batch's line: it runs in steps that no other request can use
     arrival_time: float = 0.0
-    deadline: float | None = None
+    deadline: float | None = None  # of the whole answer, which is cut there
+    first_token_deadline: float | None = None
+
+    @property
+    def first_due(self) -> float | None:
+        """When it ends if it has no token by then."""
+        return min((due for due in (self.deadline, self.first_token_deadline) if due is not None), default=None)
 
     @property
     def served_as(self) -> str:

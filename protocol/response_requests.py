@@ -14,6 +14,8 @@ from .openai_requests import (
     IDENTIFIER,
     MAX_INT32,
     Count,
+    Deadline,
+    FirstTokenDeadline,
     TemplateVariables,
     Unsupported,
     UnsupportedFlag,
@@ -148,6 +150,8 @@ class CreateResponse(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
     priority: Annotated[int, Meta(ge=-MAX_INT32, le=MAX_INT32, description="Lower runs first.")] | None = None
     cache_salt: Annotated[str, Meta(max_length=128, pattern=IDENTIFIER)] | None = None
+    deadline_ms: Deadline | None = None
+    ttft_deadline_ms: FirstTokenDeadline | None = None
     chat_template_kwargs: TemplateVariables | None = None
 
     max_tool_calls: Hint = UNSET  # of OpenAI's own tools

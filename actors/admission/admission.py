@@ -59,7 +59,7 @@ def _param(request: Generate, place: int) -> str:
 
 
 def _check_deadline(request: Generate, now: float) -> None:
-    if request.deadline is not None and now >= request.deadline:
+    if request.first_due is not None and now >= request.first_due:
         raise ApiError("deadline_exceeded", "the request's deadline passed before it was admitted")
 
 

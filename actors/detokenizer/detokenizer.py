@@ -178,17 +178,18 @@ class Detokenizer:
 
     def _drop(self, id: str, reason: FinishReason) -> None:
         """The request ended otherwise. The text its choices still hold back belongs to its answer."""
-        state = self._forget(id)
-        if not self._gateway.is_live(id):
+        state, record = self._forget(id), self._gateway.stream(id)
+        if record is None:
             return
-        if state is None and reason == "deadline":
+        choices = sorted(state.open.items()) if state is not None else []
+        for index, choice in choices:
+            self._deliver(id, index, choice.add_tokens((), last=True))
+        if reason == "deadline" and not record.completion_tokens:
             error = ApiError("deadline_exceeded", "the request's deadline passed before its first token was computed")
             self._gateway.fail(id, error)
             return
-        if state is not None:
-            for index, choice in sorted(state.open.items()):
-                self._deliver(id, index, choice.add_tokens((), last=True))
-                self._gateway.deliver(ChoiceFinished(id=id, index=index, reason=reason))
+        for index, _ in choices:
+            self._gateway.deliver(ChoiceFinished(id=id, index=index, reason=reason))
         self._gateway.complete(id, reason)
 
     def _deliver(self, id: str, index: int, delta: TextDelta, token_ids: tuple[int, ...] = ()) -> None:
@@ -217,7 +218,8 @@ def _error(tokens: ChoiceTokens) -> ApiError:
     for known in REGISTRY:  # narrows the string to the registry's type
         if known == tokens.error:
             code = known
-    return ApiError(code, tokens.message or "the engine failed while computing this request")
+    message = tokens.message or "the engine failed while computing this request"
+    return ApiError(code, message, retry_after=tokens.retry_after)
 
 
 async def run_detokenizer(

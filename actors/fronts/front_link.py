@@ -120,12 +120,19 @@ class FrontLink:
         if isinstance(message, Admit):
             request = message.request
             self._admitted[request.id] = message
-            due = None if request.deadline is None else request.deadline + self._shift
-            request = structs.replace(request, arrival_time=request.arrival_time + self._shift, deadline=due)
+            request = structs.replace(
+                request,
+                arrival_time=request.arrival_time + self._shift,
+                deadline=self._shifted(request.deadline),
+                first_token_deadline=self._shifted(request.first_token_deadline),
+            )
             return structs.replace(message, request=request)
         if isinstance(message, Cancel):  # the gateway's last message about every request
             self._admitted.pop(message.id, None)
         return message
+
+    def _shifted(self, moment: float | None) -> float | None:
+        return None if moment is None else moment + self._shift
 
     async def _receive(self, nursery: trio.Nursery) -> None:
         while True:

@@ -70,9 +70,9 @@ class _Queue:
             await self._settle(tokenized, verdict)
             return
         self._gateway.compiling(tokenized.request.id)
-        if tokenized.request.deadline is not None:
+        if (due := tokenized.request.first_due) is not None:
             scope = self._deadlines[tokenized.request.id] = trio.CancelScope()
-            self._nursery.start_soon(self._end_at, tokenized.request.deadline, tokenized.request.id, scope)
+            self._nursery.start_soon(self._end_at, due, tokenized.request.id, scope)
         self._lines.add(tokenized.request.tenant, tokenized)
         if len(self._lines) > max(_MIN_SWEPT, 2 * self._gateway.live_requests):  # most were cancelled
             self._lines.keep(lambda waiting: self._gateway.is_live(waiting.request.id))

@@ -61,8 +61,8 @@ class LiveTable:
         adapter = self.adapters.use(generate.adapter)
         live = LiveRequest(admit, credit, self.grammars.use(generate.grammar, generate.grammar_memory), adapter)
         self.requests[live.id] = live
-        if generate.deadline is not None:
-            self.timers.set_deadline(live.id, generate.deadline)
+        if generate.first_due is not None:
+            self.timers.set_deadline(live.id, generate.first_due)
         used = str(adapter.number) if adapter else ""
         root = self._keys.root(generate.tenant, used, generate.cache_salt, generate.determinism)
         for number, (tokens, max_tokens) in enumerate(zip(admit.prompts, admit.max_tokens, strict=True)):
@@ -126,11 +126,26 @@ class LiveTable:
         for sequence in tuple(live.choices.values()):
             self.finish(sequence)
 
-    def fail(self, live: LiveRequest, code: str, message: str) -> ChoiceTokens:
+    def due(self, now: float) -> dict[str, FinishReason]:
+        """The requests that must end now. One that has its first token goes on to the end of its answer's time."""
+        due = self.timers.due(now)
+        for id in [id for id, reason in due.items() if reason == "deadline"]:
+            live = self.requests[id]
+            deadline = live.generate.deadline
+            if live.answers and (deadline is None or deadline > now):
+                del due[id]
+                self.timers.forget_deadline(id)
+                if deadline is not None:
+                    self.timers.set_deadline(id, deadline)
+        return due
+
+    def fail(self, live: LiveRequest, code: str, message: str, retry_after: int | None = None) -> ChoiceTokens:
         """End a request with an error. One message for one of its choices, opened or not, ends them all."""
         index = min(live.choices)
         self.finish_all(live)
-        return ChoiceTokens(id=live.id, index=index, tokens=(), reason="error", error=code, message=message)
+        return ChoiceTokens(
+            id=live.id, index=index, tokens=(), reason="error", error=code, message=message, retry_after=retry_after
+        )
 
     def step_done(self, number: int) -> None:
         """What ended before later steps were planned is not in flight any more."""
@@ -247,6 +262,9 @@ class Timers:
     def forget(self, id: str) -> None:
         """The request ended."""
         self._starved.pop(id, None)
+        self.forget_deadline(id)
+
+    def forget_deadline(self, id: str) -> None:
         if (deadline := self._deadlines.pop(id, None)) is not None:
             del self._in_order[bisect_left(self._in_order, (deadline, id))]
 

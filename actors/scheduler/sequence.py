@@ -56,6 +56,12 @@ class LiveRequest:
         self.spent = 0  # tokens planned or delivered
 
     @property
+    def answers(self) -> bool:
+        """Whether it has a token."""
+        begun = any(sequence.generated for sequence in self.choices.values())
+        return begun or len(self.choices) < len(self.prompts) * self.generate.n
+
+    @property
     def credit(self) -> int:
         """How many more tokens may be generated before the reader takes some."""
         return self.granted - self.spent

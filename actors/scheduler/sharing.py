@@ -18,38 +18,50 @@ from .step_plan import StepLimits
 
 LONGEST_STEP: Final = 0.01  # seconds
 SHORT_STEP: Final = 0.002  # seconds
+# The same for one tenant alone: its newcomer would wait for both. Without a step planned behind it the worker idles
+# between two steps, for about 0.2 ms. A GPU needs the next step early, to launch it while the last one runs.
+LONG_STEP: Final = 0.02  # seconds
 LEAST_TOKENS: Final = 64  # in a step, however slow the model is
 LINGER: Final = 10.0  # seconds without a second tenant
 FEW: Final = 4  # times as many rows as a tenant's own are the others'
 
 
 class Sharing:
-    """Whether tenants share the worker, and whose turn it is."""
+    """What steps take, whether tenants share the worker, and whose turn it is then."""
 
-    def __init__(self) -> None:
+    def __init__(self, max_steps_in_flight: int) -> None:
+        self._most = max_steps_in_flight
+        self.cost = TypicalCost()
+        self.on_cpu = False
+        self._last_seconds = 0.0  # of a step
         self._until = -inf
         self._shared = False
         self._favoured = False  # the last step
 
-    def note(self, queues: Queues, now: float) -> bool:
-        """Whether several tenants use the worker, now or a moment ago."""
+    def note_step(self, work: int, seconds: float) -> None:
+        """A step is done."""
+        self.cost.note(work, seconds)
+        self._last_seconds = seconds
+
+    def most_in_flight(self, queues: Queues, now: float) -> int:
+        """Steps. Call it before each plan: it sees who uses the worker."""
         if len(queues.tenants) > 1:
             self._until = now + LINGER
-        self._shared = now < self._until
-        return self._shared
+        self._shared = self.on_cpu and now < self._until
+        return 1 if self.on_cpu and self._last_seconds > (SHORT_STEP if self._shared else LONG_STEP) else self._most
 
-    def limits(self, limits: StepLimits, queues: Queues, cost: TypicalCost) -> StepLimits:
+    def limits(self, limits: StepLimits, queues: Queues) -> StepLimits:
         """The worker's limits with fewer tokens. A text that is pooled needs them all, since it is read whole."""
         if not self._shared:
             return limits
-        fitting = max(cost.work_within(LONGEST_STEP), LEAST_TOKENS, limits.rows)
+        fitting = max(self.cost.work_within(LONGEST_STEP), LEAST_TOKENS, limits.rows)
         if fitting >= limits.max_step_tokens or any(one.pooled for one in (*queues.running, *queues.waiting)):
             return limits
         return structs.replace(limits, max_step_tokens=int(fitting))
 
     def favoured(self, queues: Queues, budget: int) -> list[Sequence]:
         """The running sequences of a tenant that gets a step to itself, as it brings a first token; often none."""
-        first = None if self._favoured else self._first(queues, budget)
+        first = None if self._favoured or not self._shared else self._first(queues, budget)
         self._favoured = first is not None
         if first is None:
             return []

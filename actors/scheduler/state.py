@@ -6,7 +6,7 @@ message about it. `now` is always seconds of the front's clock.
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import Final, assert_never
+from typing import assert_never
 
 from msgspec import structs
 
@@ -42,26 +42,23 @@ from ...protocol.steps import (
     StepFailed,
 )
 from ..flight import Flight
-from ..supervisor.step_cost import TypicalCost, work_of
+from ..supervisor.step_cost import work_of
 from .apart import Apart
 from .background import Pace, give_way, wants_step
 from .blame import Conviction, Excuses, blame
 from .blocks import blocks_for
+from .first_token import too_late
 from .live_table import LiveTable
 from .plan import plan_step
 from .queues import Queues
 from .reach import foresee
 from .sequence import LiveRequest, Sequence
-from .sharing import SHORT_STEP, Sharing
+from .sharing import Sharing
 from .standing import StartRate, WaitReasons
 from .steady_plan import plan_steady
 from .step_plan import EVERYBODY, StepLimits, StepTurn
 from .step_record import step_record
 from .step_results import LENGTH, apply_step, choice_tokens
-
-# On a CPU no step is planned behind one that takes so long: a newcomer would wait for both. Without it the worker idles
-# between two steps, for about 0.2 ms. A GPU needs the next step early, to launch it while the last one runs.
-LONG_STEP: Final = 0.02  # seconds
 
 
 class SchedulerState:
@@ -88,20 +85,15 @@ class SchedulerState:
         self.totals = SchedulerTotals()
         self.flight = flight or Flight()
         self.waits = WaitReasons(self.table.queues, self.table.pool, None, {}, None, 0)
-        self._limits: StepLimits | None = None  # of the worker; None while there is none
         self._max_losses = max_losses
         self._outbox_tokens = outbox_tokens
-        self._max_steps_in_flight = max_steps_in_flight
-        self._last_duration = 0.0  # of a step
-        self._on_cpu = False
         self._failure = ""  # why no worker will start again
         self._next_step = 1
         self._convictions: list[Conviction] = []
         self._apart = Apart()
         self._excuses = Excuses(max_losses)
         self._start_rate = StartRate()
-        self._cost = TypicalCost()
-        self._sharing = Sharing()
+        self._sharing = Sharing(max_steps_in_flight)
         self._texts: list[ToDetokenizer] = []
         self._batch_texts: list[ToDetokenizer] = []  # the same, of background requests
         self._background_steps: set[int] = set()  # of those in flight
@@ -155,15 +147,12 @@ class SchedulerState:
 
     def expire(self, now: float) -> None:
         """End requests whose deadline has passed or whose reader has stalled."""
-        for id, reason in self.table.timers.due(now).items():
+        for id, reason in self.table.due(now).items():
             self._drop(self.table.requests[id], reason)
 
     def plan(self) -> Step | None:
         """The next step, or None if there is nothing to compute or enough in flight."""
-        limits = self._limits
-        shared = self._sharing.note(self.table.queues, self.table.now)
-        long = self._on_cpu and self._last_duration > (SHORT_STEP if shared else LONG_STEP)
-        most = 1 if long else self._max_steps_in_flight
+        limits, most = self.waits.limits, self._sharing.most_in_flight(self.table.queues, self.table.now)
         if limits is None or len(self.in_flight) >= most:
             return None
         if not self.table.quarantine.suspects:
@@ -194,7 +183,7 @@ class SchedulerState:
             if step is not None or self.in_flight or not background:
                 return step
         # An interactive request waits for the background steps in flight: on a CPU for one at most.
-        if not background or (self._on_cpu and self.in_flight):
+        if not background or (self._sharing.on_cpu and self.in_flight):
             return None
         step = self._plan_for(background, self._pace.limits(limits))
         if step is not None:
@@ -207,11 +196,10 @@ class SchedulerState:
         if suspects and not alone:
             kept = {suspect.id for suspect in table.quarantine.able()}
             turn = StepTurn(apart=suspects, kept=kept)
-        sharing = self._sharing if self._on_cpu and turn is EVERYBODY and queues is table.queues else None
-        if sharing:
-            limits = sharing.limits(limits, queues, self._cost)
-        steady = None if suspects else plan_steady(queues, table.pool, limits)
-        plan = steady or plan_step(queues, table.pool, limits, turn, sharing)
+        sharing = self._sharing if turn is EVERYBODY and queues is table.queues else None
+        fitting = sharing.limits(limits, queues) if sharing else limits
+        steady = None if suspects else plan_steady(queues, table.pool, fitting)
+        plan = steady or plan_step(queues, table.pool, fitting, turn, sharing)
         if queues is table.queues and not alone:
             self.waits = WaitReasons(queues, table.pool, limits, plan.blocked, plan.shortage, table.newest)
             if plan.started:
@@ -302,6 +290,9 @@ class SchedulerState:
             for sequence in live.choices.values():
                 sequence.losses = losses
                 self.table.quarantine.suspect(sequence)
+        if late := too_late(live, self.waits, self._sharing.cost, self._start_rate, self.table.now):
+            self._say(live, [self.table.fail(live, "deadline_unmeetable", *late)])
+            return
         self._settle(live)
 
     def _settle(self, live: LiveRequest) -> None:
@@ -341,8 +332,7 @@ class SchedulerState:
             return  # from a lost worker: its sequences are computed again
         self.totals.steps += 1
         self.totals.model_seconds += done.model_duration
-        self._last_duration = done.duration
-        self._cost.note(work_of(step), done.duration)
+        self._sharing.note_step(work_of(step), done.duration)
         self.totals.device_allocations = done.device_allocations
         self.totals.device_compilations = done.device_compilations
         ids, rows, others = apply_step(step, done, self.table, self.totals)
@@ -396,7 +386,7 @@ class SchedulerState:
         limits = StepLimits(
             max_step_tokens=ready.max_step_tokens, max_running=ready.max_running, context_length=ready.context_length
         )
-        self._on_cpu = ready.device == "cpu"
+        self._sharing.on_cpu = ready.device == "cpu"
         self._change_worker(limits, ready.memory.num_blocks)
         for live in tuple(self.table.requests.values()):
             self._settle(live)
@@ -405,6 +395,5 @@ class SchedulerState:
         """Forget the last worker's KV cache and steps in flight. `limits` None: there is no worker now."""
         self.in_flight.clear()
         self._background_steps.clear()
-        self._limits = limits
         self.totals.preemptions += self.table.forget_worker(num_blocks)
         self.waits = WaitReasons(self.table.queues, self.table.pool, limits, {}, None, 0)

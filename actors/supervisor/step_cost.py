@@ -66,6 +66,11 @@ class TypicalCost:
         for _, (at, took) in sorted(self._points.items()):
             self._curve.append((at, max(took, self._curve[-1][1])))
 
+    @property
+    def known(self) -> bool:
+        """Whether a step was done."""
+        return bool(self._points)
+
     def seconds(self, work: float) -> float:
         """Of a step with so much work."""
         for (before, low), (at, high) in pairwise(self._curve):

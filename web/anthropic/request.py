@@ -43,6 +43,8 @@ def generate_from_messages(body: MessagesBody, served: ServedModel, origin: Orig
         temperature=body.temperature,
         top_p=body.top_p,
         top_k=body.top_k,
+        deadline_ms=body.deadline_ms,
+        ttft_deadline_ms=body.ttft_deadline_ms,
     )
     stop = stop_strings(body.stop_sequences, served.limits, "stop_sequences")
     with _anthropics_names():

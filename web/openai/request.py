@@ -159,8 +159,17 @@ def _generate(
         adapter=adapter,
         determinism=body.determinism or "default",
         arrival_time=origin.arrival_time,
-        deadline=origin.deadline,
+        deadline=_earlier(origin.deadline, _due(origin, body.deadline_ms)),
+        first_token_deadline=_due(origin, body.ttft_deadline_ms),
     )
+
+
+def _due(origin: Origin, milliseconds: int | None) -> float | None:
+    return None if milliseconds is None else origin.arrival_time + milliseconds / 1000
+
+
+def _earlier(one: float | None, other: float | None) -> float | None:
+    return one if other is None else other if one is None else min(one, other)
 
 
 def _sampling(body: GenerateBody, ready: Ready, *, logprobs: int | None, prompt_logprobs: int | None) -> Sampling:

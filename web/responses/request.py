@@ -69,6 +69,8 @@ def generate_from_response(
         top_logprobs=body.top_logprobs,
         priority=body.priority,
         cache_salt=body.cache_salt,
+        deadline_ms=body.deadline_ms,
+        ttft_deadline_ms=body.ttft_deadline_ms,
         chat_template_kwargs=body.chat_template_kwargs,
         reasoning_effort=body.reasoning.effort if body.reasoning else None,
         response_format=_format(body),

@@ -253,12 +253,24 @@ async def test_a_stalled_request_keeps_what_it_had(house: House, generate: Make)
     assert end_of(events).reason == "stalled"
 
 
-async def test_a_deadline_before_the_first_token_is_an_error(house: House, generate: Make) -> None:
+@pytest.mark.parametrize("begun", [False, True])
+async def test_a_deadline_before_the_first_token_is_an_error(house: House, generate: Make, begun: bool) -> None:
     outbox = house.gateway.submit(generate())
+    if begun:  # its prompt is being computed
+        house.open(generate())
     house.detokenizer.handle([DropRequest(id="r1", reason="deadline")])
-    (failed,) = await outbox.drain()
+    failed = (await outbox.drain())[-1]
     assert isinstance(failed, Failed)
     assert failed.code == "deadline_exceeded"
+
+
+async def test_a_refusal_says_when_to_try_again(house: House, generate: Make) -> None:
+    outbox = house.gateway.submit(generate())
+    refusal = ChoiceTokens(id="r1", index=0, tokens=(), reason="error", error="deadline_unmeetable", retry_after=7)
+    house.detokenizer.handle([StepTokens(others=(refusal,))])
+    (failed,) = await outbox.drain()
+    assert isinstance(failed, Failed)
+    assert (failed.code, failed.retry_after) == ("deadline_unmeetable", 7)
 
 
 async def test_after_a_cancel_nothing_more_is_said(house: House, generate: Make) -> None:
@@ -353,12 +365,12 @@ async def test_rows_of_a_step_say_what_their_choices_one_by_one_would(
         if choices and rng.random() < 0.1:
             dropped = rng.choice(list(choices))
             for house in houses:
-                house.detokenizer.handle([DropRequest(id=dropped, reason="deadline")])
+                house.detokenizer.handle([DropRequest(id=dropped, reason="stalled")])
             choices.pop(dropped)
         choices = {id: indices for id, indices in choices.items() if indices}
     for id in choices:
         for house in houses:
-            house.detokenizer.handle([DropRequest(id=id, reason="deadline")])
+            house.detokenizer.handle([DropRequest(id=id, reason="stalled")])
     for id, outbox in outboxes[0].items():
         events, wanted = await outbox.drain(), await outboxes[1][id].drain()
         assert [text_of(events, index) for index in (0, 1)] == [text_of(wanted, index) for index in (0, 1)]

@@ -1,4 +1,4 @@
-"""Steps beside a flood: a newcomer's first token comes in a step of its own, and no step is long while tenants share."""
+"""Steps beside a flood: a newcomer's first token gets a step of its own, and no step is long while tenants share."""
 
 from typing import Any
 

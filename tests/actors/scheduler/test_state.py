@@ -2,8 +2,7 @@
 
 from msgspec import structs
 
-from triolet.actors.scheduler.sharing import SHORT_STEP
-from triolet.actors.scheduler.state import LONG_STEP
+from triolet.actors.scheduler.sharing import LONG_STEP, SHORT_STEP
 from triolet.protocol.events import TokenLogprob
 from triolet.protocol.messages import (
     Cancel,

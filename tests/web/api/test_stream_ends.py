@@ -180,6 +180,54 @@ async def test_a_request_may_have_a_deadline(web: Web, name: str) -> None:
     assert before + 2.5 <= request.deadline <= trio.current_time() + 2.5
 
 
+@pytest.mark.parametrize("name", [name for name in DIALECTS if name != "ollama"])
+async def test_a_body_may_have_deadlines(web: Web, name: str) -> None:
+    dialect, wishes = DIALECTS[name], {"deadline_ms": 2500, "ttft_deadline_ms": 1500}
+    inner = {"request": dialect.body["request"] | wishes} if "request" in dialect.body else wishes
+    dialect = dialect._replace(body=dialect.body | inner)
+    if dialect.socket:
+        async with trio.open_nursery() as nursery:
+            socket = await connect_websocket_url(nursery, web.url.replace("http", "ws") + dialect.path)
+            await over_socket(socket, dialect)
+            await socket.aclose()
+    else:
+        await web.client.post(dialect.path, json=dialect.body)
+    (request,) = web.engine.requests
+    assert (request.deadline, request.first_token_deadline) == (
+        request.arrival_time + 2.5,
+        request.arrival_time + 1.5,
+    )
+
+
+async def test_of_a_header_and_a_body_the_earlier_deadline_counts(web: Web) -> None:
+    for header, milliseconds, seconds in (("1", 2000, 1.0), ("3", 2000, 2.0)):
+        await web.client.post(
+            "/v1/chat/completions",
+            json=CHAT | {"deadline_ms": milliseconds},
+            headers={"X-Request-Timeout": header},
+        )
+        request = web.engine.requests[-1]
+        assert request.deadline == request.arrival_time + seconds
+
+
+@pytest.mark.parametrize("field", ["deadline_ms", "ttft_deadline_ms"])
+@pytest.mark.parametrize("value", [0, -5, 1.5, "1"])
+async def test_a_deadline_is_a_number_of_milliseconds(web: Web, field: str, value: object) -> None:
+    refused = await web.client.post("/v1/chat/completions", json=CHAT | {field: value})
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, field)
+
+
+async def test_who_cannot_be_served_in_time_is_told_when_to_try_again(web: Web) -> None:
+    async def script(engine: ScriptedEngine, request: Generate) -> None:
+        await trio.lowlevel.checkpoint()
+        engine.gateway.fail(request.id, ApiError("deadline_unmeetable", "in 9 s", retry_after=7))
+
+    web.engine.script = script
+    refused = await web.client.post("/v1/chat/completions", json=CHAT | {"ttft_deadline_ms": 100})
+    assert (refused.status_code, refused.headers["Retry-After"]) == (429, "7")
+    assert refused.json()["error"]["code"] == "deadline_unmeetable"
+
+
 @pytest.mark.parametrize("value", ["0", "-1", "soon", "nan", "inf"])
 async def test_a_timeout_is_a_number_of_seconds(web: Web, value: str) -> None:
     refused = await web.client.post("/v1/chat/completions", json=CHAT, headers={"X-Request-Timeout": value})
