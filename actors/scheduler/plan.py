@@ -32,7 +32,7 @@ def plan_step(
     resume_parked(plan)
     joining = Joining(plan)
     joining.make_way()
-    favoured = sharing.favoured(queues, limits.max_step_tokens) if sharing else []
+    favoured = sharing.favoured(queues, limits.max_step_tokens, pool.available) if sharing else []
     served = favoured or queues.running
     remaining = [sequence.remaining for sequence in served]
     plan.budget = prefill_budget = limits.max_step_tokens - remaining.count(1)

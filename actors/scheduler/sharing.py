@@ -12,6 +12,7 @@ from typing import Final
 from msgspec import structs
 
 from ..supervisor.step_cost import TypicalCost
+from .blocks import blocks_for
 from .queues import Queues
 from .sequence import Sequence
 from .step_plan import StepLimits
@@ -59,9 +60,9 @@ class Sharing:
             return limits
         return structs.replace(limits, max_step_tokens=int(fitting))
 
-    def favoured(self, queues: Queues, budget: int) -> list[Sequence]:
+    def favoured(self, queues: Queues, budget: int, free_blocks: int) -> list[Sequence]:
         """The running sequences of a tenant that gets a step to itself, as it brings a first token; often none."""
-        first = None if self._favoured or not self._shared else self._first(queues, budget)
+        first = None if self._favoured or not self._shared else self._first(queues, budget, free_blocks)
         self._favoured = first is not None
         if first is None:
             return []
@@ -69,7 +70,7 @@ class Sharing:
         return [sequence for sequence in queues.running if queues.tenant_of(sequence) is tenant]
 
     @staticmethod
-    def _first(queues: Queues, budget: int) -> Sequence | None:
+    def _first(queues: Queues, budget: int, free_blocks: int) -> Sequence | None:
         if not queues.several_tenants or not queues.running:
             return None
         least = min(tenant.served for tenant in queues.tenants.values() if tenant.rows)
@@ -77,6 +78,8 @@ class Sharing:
             tenant = queues.tenant_of(sequence)
             few = tenant.rows * (FEW + 1) <= len(queues.running) and tenant.served <= least
             begins = sequence.computed < sequence.prompt_tokens and not sequence.generated
-            if few and begins and sequence.live.credit > 0 and tenant.rows + sequence.remaining <= budget:
+            fits = tenant.rows + sequence.remaining <= budget  # the step must not come out empty
+            fits = fits and tenant.rows + blocks_for(sequence.remaining) <= free_blocks
+            if few and begins and fits and sequence.live.credit > 0:
                 return sequence
         return None

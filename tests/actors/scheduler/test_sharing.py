@@ -56,6 +56,16 @@ def test_a_prompt_that_is_longer_than_a_step_holds_nobody_up() -> None:
     assert [len(computed(bench.step())) for _ in range(3)] == [9, 9, 9]
 
 
+def test_who_lacks_blocks_gets_no_empty_step() -> None:
+    bench = Bench(worker=ready(num_blocks=17, max_running=16))
+    bench.send(*flood(8, length=60, max_tokens=100))
+    bench.step()
+    bench.step()
+    bench.send(newcomer(20))
+    while "new" in bench.state.table.requests:
+        bench.step()  # it fails without a plan
+
+
 def test_on_a_gpu_fewer_rows_save_no_time() -> None:
     worker = ready(num_blocks=200, max_running=16)
     bench = Bench(worker=structs.replace(worker, ready=structs.replace(worker.ready, device="cuda")))
