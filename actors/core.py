@@ -23,7 +23,7 @@ import trio
 from ..protocol.adapters import Adapter
 from ..protocol.messages import AdapterGone, ToDetokenizer, ToScheduler
 from ..protocol.reports import BatchFigures
-from ..protocol.settings import ServeSettings, model_name
+from ..protocol.settings import BLOCK_SIZE, ServeSettings, model_name
 from ..protocol.steps import Ready, ReportProgress, WorkerOrder
 from .adapters import AdapterTable, given_adapters
 from .crash_report import crash_report, write_crash_report
@@ -63,6 +63,7 @@ class Core:
             stall_timeout=settings.stall_timeout,
             max_adapters=settings.limits.max_loras,
             weights={key.sha256: key.weight for key in settings.key_tables},
+            most_blocks={key.sha256: key.kv_tokens // BLOCK_SIZE for key in settings.key_tables if key.kv_tokens},
             flight=self.flight,
         )
         # No fixed bound, but limited in use: a few messages per live request, one answer per step in flight; the steps

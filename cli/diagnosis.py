@@ -18,6 +18,7 @@ _TROUBLES: Final = {str(code) for code, kind in REGISTRY.items() if kind.status 
 _REMEDIES: Final = {
     "blocks": "KV blocks: {owned} of {total} are in use. More --kv-cache-memory, or shorter prompts and answers",
     "rows": "a row of the batch: more --max-running, if memory allows",
+    "key": "KV blocks, since others of their API key hold all that it may have: a higher kv_tokens in its table",
     "budget": "a share of a step's tokens, as prompts are being read: more --max-step-tokens",
     "adapter": "their LoRA adapter: more --max-loras",
     "grammar": "the grammar of their answer, which the worker builds",

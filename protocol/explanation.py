@@ -16,6 +16,7 @@ Obstacle = Literal[
     "share",  # its API key's turn: another key was served less, or took this request's row
     "rows",  # all rows of the batch are taken (--max-running)
     "blocks",  # not enough KV blocks (--kv-cache-memory)
+    "key",  # its API key's other requests hold what it may have of the KV cache (kv_tokens)
     "budget",  # the step's tokens are spent (--max-step-tokens)
     "credit",  # its reader is behind
     "grammar",  # the worker is building the grammar that its answer must match

@@ -97,13 +97,17 @@ _Limit = Annotated[int, Meta(ge=1)] | None  # None: none
 
 
 class KeySettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One API key and its limits: a table `[[keys]]` of a file. Counted in actors/gateway/quotas.py."""
+    """One API key and its limits: a table `[[keys]]` of a file. Counted in actors/gateway/quotas.py.
+
+    `kv_tokens` and `weight` are the scheduler's (actors/scheduler/queues.py).
+    """
 
     sha256: Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z")]  # of the key, as its tenant; the key itself is not known
     name: Annotated[str, Meta(pattern=r"\A[\w.-]{0,64}\Z")] = ""  # in the log and the metrics; not secret
     requests_per_minute: _Limit = None
     tokens_per_minute: _Limit = None  # of prompts, cached or not, and answers
     concurrent: _Limit = None  # unfinished requests
+    kv_tokens: Annotated[int, Meta(ge=BLOCK_SIZE)] | None = None  # that its running requests hold in the KV cache
     weight: Annotated[float, Meta(ge=0.01, le=100)] = 1  # of its share of compute, beside the others' 1
 
 

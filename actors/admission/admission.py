@@ -23,8 +23,8 @@ MAX_PROMPT_LOGPROBS: Final = 2**17
 MAX_LOGPROBS: Final = 21 * 2**15
 
 
-def decide(tokenized: Tokenized, ready: Ready, now: float) -> Admit | ApiError:
-    """Admit the request with all numbers resolved, or say what is wrong with it."""
+def decide(tokenized: Tokenized, ready: Ready, now: float, kv_tokens: int | None = None) -> Admit | ApiError:
+    """Admit the request with all numbers resolved, or say what is wrong with it. `kv_tokens` is its key's limit."""
     request = tokenized.request
     try:
         _check_deadline(request, now)
@@ -34,7 +34,7 @@ def decide(tokenized: Tokenized, ready: Ready, now: float) -> Admit | ApiError:
         _check_prompt_logprobs(request, sum(map(len, tokenized.prompts)))
         resolve = _check_pooled if request.pooled else _resolve_max_tokens
         max_tokens = tuple(
-            resolve(request, len(prompt), ready, _param(request, place))
+            resolve(request, len(prompt), ready, _param(request, place), kv_tokens)
             for place, prompt in enumerate(tokenized.prompts)
         )
         _check_logprobs(request, sum(max_tokens))
@@ -134,8 +134,15 @@ def _check_logprobs(request: Generate, max_tokens: int) -> None:
         raise ApiError("integer_out_of_range", message, param="logprobs")
 
 
-def _check_pooled(request: Generate, length: int, ready: Ready, param: str) -> int:
+def _beyond_key(length: int, kv_tokens: int, remedy: str, param: str) -> ApiError:
+    message = f"the API key may hold {kv_tokens} tokens in the KV cache (kv_tokens), and this needs {length}: {remedy}"
+    return ApiError("context_length_exceeded", message, param=param)
+
+
+def _check_pooled(request: Generate, length: int, ready: Ready, param: str, kv_tokens: int | None) -> int:
     """A text that is pooled takes the place of one token behind it, which is never computed."""
+    if kv_tokens is not None and length > kv_tokens:
+        raise _beyond_key(length, kv_tokens, "shorten the text", param)
     if length == 0:
         raise ApiError("invalid_value", "the text is empty: it has no token", param=param)
     if length > ready.context_length:
@@ -144,7 +151,7 @@ def _check_pooled(request: Generate, length: int, ready: Ready, param: str) -> i
     return 1
 
 
-def _resolve_max_tokens(request: Generate, length: int, ready: Ready, param: str) -> int:
+def _resolve_max_tokens(request: Generate, length: int, ready: Ready, param: str, kv_tokens: int | None) -> int:
     """The number of tokens to generate for a prompt of `length` tokens."""
     if length == 0:
         raise ApiError("invalid_value", "the prompt is empty: it has no token to continue from", param=param)
@@ -157,6 +164,11 @@ def _resolve_max_tokens(request: Generate, length: int, ready: Ready, param: str
     if length + 1 > capacity:
         problem = f"The prompt has {length} tokens, but the server's KV cache holds {capacity} (--kv-cache-memory)."
         raise context_exceeded(context, problem, param=param)
+    wanted = 1 if request.max_tokens is None or request.ends_at_context else max(request.max_tokens, 1)
+    if kv_tokens is not None and length + wanted > kv_tokens:
+        problem = "shorten the prompt" if length >= kv_tokens else f"set max_tokens to {kv_tokens - length} or less"
+        raise _beyond_key(length + wanted, kv_tokens, problem, param if length >= kv_tokens else "max_tokens")
+    capacity = capacity if kv_tokens is None else min(capacity, kv_tokens)
     # max_tokens 0 echoes the prompt. One token is computed all the same, and the detokenizer drops it.
     wanted = capacity - length if request.max_tokens is None else request.max_tokens or 1
     if request.ends_at_context:
@@ -189,7 +201,8 @@ async def run_admission(
                 id = tokenized.request.id
                 if not gateway.is_live(id):
                     continue
-                decision = decide(tokenized, ready, trio.current_time())
+                kv_tokens = gateway.quotas.kv_tokens(tokenized.request.tenant)
+                decision = decide(tokenized, ready, trio.current_time(), kv_tokens)
                 if isinstance(decision, ApiError):
                     gateway.fail(id, decision)
                     continue

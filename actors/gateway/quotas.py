@@ -11,7 +11,7 @@ from math import ceil, inf
 from typing import Final, NamedTuple
 
 from ...protocol.errors import ApiError
-from ...protocol.settings import KeySettings
+from ...protocol.settings import BLOCK_SIZE, KeySettings
 from .places import RETRY_SECONDS
 
 MINUTE: Final = 60.0
@@ -86,6 +86,12 @@ class Quotas:
         """Of the tenant's key; empty if it has none."""
         use = self._uses.get(tenant)
         return use.key.name if use else ""
+
+    def kv_tokens(self, tenant: str) -> int | None:
+        """How much of the KV cache the tenant may use, in whole blocks; None: all of it."""
+        use = self._uses.get(tenant)
+        tokens = use.key.kv_tokens if use else None
+        return None if tokens is None else tokens // BLOCK_SIZE * BLOCK_SIZE
 
     def check(self, tenant: str, now: float, *, background: bool = False) -> None:
         """Raises ApiError (429) if the tenant may not begin a request now."""

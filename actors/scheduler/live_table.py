@@ -36,11 +36,12 @@ class LiveTable:
         stall_timeout: float,
         max_adapters: int = 16,
         weights: Mapping[str, float] | None = None,
+        most_blocks: Mapping[str, int] | None = None,
     ) -> None:
         self.requests: dict[str, LiveRequest] = {}
         self.sequences: dict[int, Sequence] = {}
-        self.queues = Queues(weights)
-        self.background = Queues(weights)  # the lines of batches
+        self.queues = Queues(weights, most_blocks)
+        self.background = Queues(weights, most_blocks)  # the lines of batches
         self.pool = BlockPool(0)  # has the worker's size once one is ready
         self.timers = Timers(stall_timeout)
         self.grammars = Grammars()

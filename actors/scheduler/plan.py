@@ -10,7 +10,7 @@ from ...protocol.explanation import Obstacle
 from . import fair_share
 from .blocks import BlockPool, blocks_for
 from .prefix_keys import Key, SharedPrompt
-from .queues import Queues
+from .queues import Queues, TenantQueue
 from .sequence import Sequence
 from .sharing import Sharing
 from .step_plan import EVERYBODY, Shortage, StepLimits, StepPlan, StepTurn
@@ -99,6 +99,7 @@ class Joining:
         self._pool = plan.pool
         # The first sequence that computes a block others may share, or a prompt whose last block they may copy.
         self._computing: dict[Key | SharedPrompt, Sequence] = {}
+        self._full: set[TenantQueue] = set()  # tenants whose next sequence would hold more blocks than they may
         if self._queues.waiting:  # those that share a prefix wait for it instead of computing it again
             for sequence in self._queues.running:  # parked ones with credit already got a row, if one was free
                 if sequence.prompt.choices > 1 and sequence.computed >= sequence.prompt_tokens:
@@ -144,6 +145,7 @@ class Joining:
             plan.add_chunk(sequence, count)
 
     def _join(self, sequence: Sequence, cached: list[int]) -> None:
+        self._plan.make_own_room(sequence, blocks_for(sequence.read))
         self._plan.join(sequence, cached)
         self._note_prefix(sequence)
 
@@ -153,6 +155,8 @@ class Joining:
             return obstacle
         if not self._plan.turn.may_run(sequence):
             return "suspect"
+        if self._beyond_its_key(sequence):
+            return "key"
         if sequence.unread or sequence.waits_for_beams:
             return "unread"
         if self._computing and (shareable := sequence.shareable_blocks):
@@ -164,6 +168,20 @@ class Joining:
         if self._comes_earlier(sequence.prompt, sequence) and sequence.copied_end:
             return "prefix"
         return None
+
+    def _beyond_its_key(self, sequence: Sequence) -> bool:
+        """Whether its key's limit of blocks has no room for it; then none of its tenant's later ones overtakes it.
+
+        Each running sequence of the tenant may soon need one more. One that is alone always fits (admission).
+        """
+        tenant = self._queues.tenant_of(sequence)
+        if tenant.most_blocks is None:
+            return False
+        if tenant not in self._full:
+            held, wanted = self._plan.own_blocks(tenant), blocks_for(sequence.read)
+            if held and held + wanted + tenant.rows > tenant.most_blocks:
+                self._full.add(tenant)
+        return tenant in self._full
 
     def _comes_earlier(self, key: Key | SharedPrompt, sequence: Sequence) -> bool:
         """Whether a running sequence before it computes `key`. A sequence never waits for a less urgent one."""

@@ -33,9 +33,10 @@ def _remove(line: list[Sequence], sequence: Sequence) -> None:
 class TenantQueue:
     """One API key's counter and places."""
 
-    __slots__ = ("members", "price", "rows", "served", "waiting")
+    __slots__ = ("members", "most_blocks", "price", "rows", "served", "waiting")
 
-    def __init__(self, weight: float = 1) -> None:
+    def __init__(self, weight: float = 1, most_blocks: int | None = None) -> None:
+        self.most_blocks = most_blocks  # of KV, in the tables of its sequences; None: no limit
         self.price = round(1 / weight / _PRICE_UNIT) * _PRICE_UNIT  # of a token
         self.served = 0.0  # tokens, an output token as two, at this price
         self.waiting: list[Sequence] = []  # in order
@@ -51,9 +52,12 @@ class TenantQueue:
 class Queues:
     """Three ordered lists, and each tenant's part in them. They change only through `add`, `move` and `remove`."""
 
-    def __init__(self, weights: Mapping[str, float] | None = None) -> None:
-        """`weights` are those of tenants other than 1."""
+    def __init__(
+        self, weights: Mapping[str, float] | None = None, most_blocks: Mapping[str, int] | None = None
+    ) -> None:
+        """`weights` are those of tenants other than 1, `most_blocks` the limits of those that have one."""
         self._weights = weights or {}
+        self._most_blocks = most_blocks or {}
         self.waiting: list[Sequence] = []
         self.running: list[Sequence] = []
         self.parked: list[Sequence] = []
@@ -69,6 +73,11 @@ class Queues:
     def several_tenants(self) -> bool:
         return len(self.tenants) > 1
 
+    @property
+    def limited(self) -> bool:
+        """Whether a tenant may hold so many blocks only."""
+        return bool(self._most_blocks) and any(tenant.most_blocks is not None for tenant in self.tenants.values())
+
     def tenant_of(self, sequence: Sequence) -> TenantQueue:
         return self._known[sequence.live.generate.tenant]
 
@@ -77,7 +86,7 @@ class Queues:
         insort(self._lists[place], sequence, key=_order)
         name = sequence.live.generate.tenant
         if (tenant := self._known.get(name)) is None:
-            tenant = self._known[name] = TenantQueue(self._weights.get(name, 1))
+            tenant = self._known[name] = TenantQueue(self._weights.get(name, 1), self._most_blocks.get(name))
         self.tenants[name] = tenant
         tenant.members += 1
         if place == "waiting":

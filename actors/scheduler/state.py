@@ -73,6 +73,7 @@ class SchedulerState:
         stall_timeout: float = 60.0,
         max_adapters: int = 16,  # in the worker
         weights: Mapping[str, float] | None = None,  # of tenants, of their share; 1 of all others
+        most_blocks: Mapping[str, int] | None = None,  # of tenants with a limit
         max_steps_in_flight: int = 2,  # the worker starts the next step while the last one's answer travels
         flight: Flight | None = None,
     ) -> None:
@@ -80,7 +81,7 @@ class SchedulerState:
 
         Rows that may bring several tokens allow two steps in flight: a third would begin behind tokens not known yet.
         """
-        self.table = LiveTable(secret, stall_timeout, max_adapters, weights)
+        self.table = LiveTable(secret, stall_timeout, max_adapters, weights, most_blocks)
         self.in_flight: dict[int, Step] = {}
         self.totals = SchedulerTotals()
         self.flight = flight or Flight()

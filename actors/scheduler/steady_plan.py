@@ -48,7 +48,7 @@ def plan_steady(queues: Queues, pool: BlockPool, limits: StepLimits) -> StepPlan
             live.spent += 1
         if end // BLOCK_SIZE > sequence.published:
             publishing.append(sequence)
-    if blocks > pool.available or len(chunks) + longer > limits.max_step_tokens:
+    if blocks > pool.available or (blocks and queues.limited) or len(chunks) + longer > limits.max_step_tokens:
         _undo(goes_on, chunks)
         return None
     for place in growing:

@@ -14,7 +14,7 @@ from ...protocol.steps import Chunk, SequenceRecord
 from .blocks import BlockPool, blocks_for
 from .fair_share import choose_victim
 from .prefix_keys import SharedPrompt
-from .queues import Queues
+from .queues import Queues, TenantQueue
 from .sequence import Sequence
 
 
@@ -147,6 +147,8 @@ class StepPlan:
         need them.
         """
         needed = blocks_for(sequence.computed + count) - len(sequence.blocks)
+        if needed > 0 and not self.make_own_room(sequence, needed):
+            return 0
         while self.pool.available < needed:
             self.short_of_blocks = True
             victim = choose_victim(self.queues, self.planned.keys(), self.turn.kept)
@@ -156,6 +158,30 @@ class StepPlan:
             self.preempt(victim)
         room = (len(sequence.blocks) + self.pool.available) * BLOCK_SIZE - sequence.computed
         return min(count, room)
+
+    def own_blocks(self, tenant: TenantQueue) -> int:
+        """KV blocks in the tables of a tenant's sequences, but of those that are parked for their reader."""
+        queues = self.queues
+        running = sum(len(one.blocks) for one in queues.running if queues.tenant_of(one) is tenant)
+        parked = (one for one in queues.parked if queues.tenant_of(one) is tenant and not one.stalled)
+        return running + sum(len(one.blocks) for one in parked)
+
+    def make_own_room(self, sequence: Sequence, wanted: int) -> bool:
+        """Whether its tenant may hold so many more blocks. For a running sequence, its tenant's parked ones and those
+        behind it are preempted as far as needed; for one that joins, those that are parked for their reader."""
+        queues, tenant = self.queues, self.queues.tenant_of(sequence)
+        if tenant.most_blocks is None:
+            return True
+        joins = sequence.place == "waiting"
+        parked = [one for one in queues.parked if one.id not in self.turn.kept and (one.stalled or not joins)]
+        behind = [one for one in queues.running if one.order > sequence.order and one.id not in self.planned]
+        victims = [one for one in (*([] if joins else behind), *parked) if queues.tenant_of(one) is tenant]
+        held = sum(len(one.blocks) for one in (*queues.running, *queues.parked) if queues.tenant_of(one) is tenant)
+        while held + wanted > tenant.most_blocks and victims:
+            victim = victims.pop()
+            held -= len(victim.blocks)
+            self.preempt(victim)
+        return held + wanted <= tenant.most_blocks
 
     def add_chunk(self, sequence: Sequence, count: int) -> None:
         """Put its next `count` tokens into the step."""

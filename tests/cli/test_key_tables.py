@@ -30,6 +30,7 @@ sha256 = "{HASH.upper()}"
 requests_per_minute = 60
 tokens_per_minute = 20000
 concurrent = 8
+kv_tokens = 8192
 weight = 2
 """
 OTHER = f'[[keys]]\nsha256 = "{"0" * 64}"\n'
@@ -53,7 +54,13 @@ def test_tables_are_keys_beside_the_options(tmp_path: Path) -> None:
     path.write_text(ALICE + OTHER)
     settings = _serve(path, "--api-key", "bobs-key", "--api-key", "alices-key")
     alice = KeySettings(
-        name="alice", sha256=HASH, requests_per_minute=60, tokens_per_minute=20_000, concurrent=8, weight=2
+        name="alice",
+        sha256=HASH,
+        requests_per_minute=60,
+        tokens_per_minute=20_000,
+        concurrent=8,
+        kv_tokens=8192,
+        weight=2,
     )
     assert settings.key_tables == (alice, KeySettings(sha256="0" * 64))
     assert settings.key_digests == (sha256(b"bobs-key").hexdigest(), HASH, "0" * 64)  # alice's once
@@ -81,6 +88,7 @@ def test_other_commands_read_a_file_with_tables_and_config_prints_them(tmp_path:
         (f"{ALICE}zzz = 5", "key alice: unknown field 'zzz'; known are sha256, name"),
         (f"{OTHER}concurrent = 0", "key 1: concurrent: expected `int` >= 1"),
         (f"{OTHER}requests_per_minute = '9'", "key 1: requests_per_minute: expected `int | null`"),
+        (f"{OTHER}kv_tokens = 63", "key 1: kv_tokens: expected `int` >= 64"),
         (f"{OTHER}weight = 0", "key 1: weight: expected `float` >= 0.01"),
         (f"{OTHER}name = 'two words'", "key two words: name must be one word"),
         ("keys = 'secret'", "keys must be tables: write [[keys]]"),

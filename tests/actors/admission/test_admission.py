@@ -1,6 +1,7 @@
 """Admission's rule: every limit, with the numbers and the field in the answer."""
 
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
 import pytest
@@ -53,6 +54,22 @@ def test_a_prompt_needs_a_token_and_room_for_one(generate: Make, make_ready: Mak
     assert (error.code, error.param) == (code, "prompt")
     # LiteLLM and others fall back to another model by these words.
     assert ("This model's maximum context length is 100 tokens." in error.message) == (length == 100)
+
+
+def test_a_keys_limit_bounds_prompts_and_answers(generate: Make, make_ready: MakeReady) -> None:
+    ready = make_ready(context_length=4096)
+
+    def decided(length: int, **fields: Any) -> Admit | ApiError:
+        return decide(Tokenized(request=generate(**fields), prompts=((5,) * length,)), ready, NOW, 128)
+
+    unbounded = decided(100, max_tokens=None)
+    assert isinstance(unbounded, Admit)
+    assert unbounded.max_tokens == (28,)
+    for length, tokens, param in ((100, 29, "max_tokens"), (128, None, "prompt")):
+        refused = decided(length, max_tokens=tokens)
+        assert isinstance(refused, ApiError)
+        assert (refused.code, refused.param) == ("context_length_exceeded", param)
+        assert "128 tokens in the KV cache (kv_tokens)" in refused.message
 
 
 def test_the_kv_cache_bounds_what_the_context_does_not(generate: Make, make_ready: MakeReady) -> None:

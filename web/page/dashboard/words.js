@@ -39,6 +39,8 @@ export function reason(row, view, limits) {
       return `a row: all ${count(Math.min(limits.max_running, limits.max_step_tokens))} are taken`;
     case "blocks":
       return `${plural(row.blocks_wanted ?? 0, "KV block")}: ${count(row.blocks_available ?? 0)} available beside ${count(view.running)} kept for running rows`;
+    case "key":
+      return "others of its API key, which hold all that it may have of the KV cache";
     case "budget":
       return `the next step: this one's ${count(limits.max_step_tokens)} tokens are spent`;
     case "step":
@@ -65,6 +67,7 @@ export function reason(row, view, limits) {
 export const REASONS = {
   rows: "a row",
   blocks: "KV blocks",
+  key: "their key's KV blocks",
   budget: "tokens of a step",
   step: "the next step",
   credit: "their reader",
