@@ -33,6 +33,7 @@ from .arriving_body import ArrivingBody
 from .arriving_upload import ArrivingUpload
 from .errors import ErrorContents, error_content
 from .exchange import (
+    ADDRESS,
     WRITE_CHUNK,
     Check,
     Content,
@@ -65,6 +66,11 @@ class GenerationRequest(TrioRequest):
     status: int | None = None
     arriving: ArrivingBody
     upload: ArrivingUpload | None = None  # in the place of `arriving`
+
+    @property
+    def address(self) -> str | None:
+        found: str | None = self.scope.get("state", {}).get(ADDRESS)
+        return found
 
     @property
     def write_chunk(self) -> WriteChunk | None:

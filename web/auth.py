@@ -2,7 +2,8 @@
 
 The key is checked for every route but the few that `OPEN` names, by the matched endpoint and never by the path's text:
 a path that matches nothing is refused as well, so odd spellings of a path show nothing. Keys are compared as digests in
-constant time. A key's digest is also the tenant: whose prefix cache and whose share of the engine a request uses.
+constant time; who sends many wrong ones is slowed down (wrong_keys.py). A key's digest is also the tenant: whose prefix
+cache and whose share of the engine a request uses.
 
 With operator keys, what shows the whole server asks for one of these instead, and what shows a key its own (`BOTH`)
 shows them everybody's. They open nothing else, so that a key in the configuration of a metrics collector cannot
@@ -13,10 +14,13 @@ import hmac
 from collections.abc import Iterable
 from hashlib import sha256
 
+import trio
+
 from ..protocol.errors import ApiError
 from .asgi import Application
 from .exchange import Exchange, Handshake, Headers
 from .origins import Origins
+from .wrong_keys import WrongKeys
 
 OPEN = frozenset({"page", "page_without_slash", "page_file", "dashboard_page", "endpoints", "live"})  # endpoints
 # With the dashboard's WebSocket.
@@ -35,51 +39,58 @@ class Keys:
         self._digests = tuple(map(bytes.fromhex, digests))
         self._origins = origins
         self._kind = kind
+        self._wrong = WrongKeys()
 
     def __bool__(self) -> bool:
         return bool(self._digests)
 
-    def tenant(self, key: bytes) -> str:
-        """The tenant of a key; raises ApiError (401) for a wrong one."""
+    def tenant(self, key: bytes, address: str | None) -> str:
+        """The tenant of a key; raises ApiError (401, 429) for a wrong one from this address."""
         if not self._digests:
             return ""
+        if not (tenant := self._known(key)):
+            raise self._wrong.refusal(address, f"The {self._kind} is wrong.", trio.current_time())
+        return tenant
+
+    def _known(self, key: bytes) -> str:
+        """The digest of a key that is one of these; else empty."""
         digest = sha256(key).digest()
         known = False
         for other in self._digests:  # all of them, so that the time reveals nothing
             known |= hmac.compare_digest(digest, other)
-        if not known:
-            raise ApiError("invalid_api_key", f"The {self._kind} is wrong.")
-        return digest.hex()
+        return digest.hex() if known else ""
 
-    def tenant_of(self, headers: Headers) -> str:
-        """The tenant of a request by its Authorization or X-API-Key header; raises ApiError (401)."""
+    def tenant_of(self, asked: Handshake) -> str:
+        """The tenant of a request by its Authorization or X-API-Key header; raises ApiError (401, 429)."""
         if not self._digests:
             return ""
-        given = headers.get("Authorization")
-        if given is None:
-            given = f"Bearer {headers.get('X-API-Key', '')}"  # as Anthropic's clients and some gateways send it
-        scheme, _, key = given.partition(" ")
-        if scheme.lower() != "bearer" or not key.strip():
+        if not (key := _given(asked.headers)):
             message = f"An {self._kind} is needed: send the header `Authorization: Bearer KEY`."
             raise ApiError("invalid_api_key", message)
-        return self.tenant(key.strip().encode("latin-1"))
+        return self.tenant(key, asked.address)
 
     def include(self, headers: Headers) -> bool:
         """Whether a request has one of these keys."""
-        try:
-            return bool(self.tenant_of(headers))
-        except ApiError:
-            return False
+        return bool(self._known(_given(headers)))
 
     def tenant_of_handshake(self, handshake: Handshake) -> str | None:
-        """None where the key is to come in a first frame, as from a page. Raises ApiError (401, 403)."""
+        """None where the key is to come in a first frame, as from a page. Raises ApiError (401, 403, 429)."""
         self._origins.refuse_foreign_name(handshake.headers)
         self._origins.refuse_foreign(handshake)
         if self:
             refuse_key_in_query(handshake)
             if handshake.headers.get("Authorization") is None and handshake.headers.get("X-API-Key") is None:
                 return None
-        return self.tenant_of(handshake.headers)
+        return self.tenant_of(handshake)
+
+
+def _given(headers: Headers) -> bytes:
+    """The key of a request; empty if it has none."""
+    given = headers.get("Authorization")
+    if given is None:
+        given = f"Bearer {headers.get('X-API-Key', '')}"  # as Anthropic's clients and some gateways send it
+    scheme, _, key = given.partition(" ")
+    return key.strip().encode("latin-1") if scheme.lower() == "bearer" else b""
 
 
 def refuse_key_in_query(handshake: Handshake) -> None:
@@ -101,4 +112,4 @@ def register(app: Application, keys: Keys, operators: Keys, origins: Origins) ->
             asked = operators if as_operator or exchange.endpoint in OPERATORS else keys
             if asked:
                 refuse_key_in_query(exchange)
-            exchange.tenant = asked.tenant_of(exchange.headers)
+            exchange.tenant = asked.tenant_of(exchange)

@@ -49,7 +49,7 @@ class ErrorContents:
     async def answer(self, error: Exception, path: str, request_id: str) -> Content:
         """The same, but a wrong key waits. Valid keys never do, whatever comes from the same address."""
         content = self(error, path, request_id)
-        if content.status == 401:
+        if content.status == 401 or (isinstance(error, ApiError) and error.code == "too_many_wrong_keys"):
             await trio.sleep(WRONG_KEY_SECONDS)
         return content
 

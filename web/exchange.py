@@ -33,6 +33,7 @@ FALLBACK_HEADER: Final = "X-Model-Fallback"  # of requests: names of models, in 
 TIMEOUT_HEADER: Final = "X-Request-Timeout"  # of requests: seconds until the answer is ended
 EXPLAIN_HEADER: Final = "X-Triolet-Explain"  # of requests that want one (generation/explain.py), and of answers
 
+ADDRESS: Final = "triolet.address"  # in the ASGI state of every connection
 WRITE_CHUNK: Final = "triolet.write_chunk"  # in the ASGI state of a connection that speaks HTTP/1.1: its WriteChunk
 
 # The result of a write outside any task. `part`: the kernel took the beginning; the rest must go before anything else.
@@ -64,6 +65,11 @@ class Handshake(Protocol):
     @property
     def args(self) -> Iterable[str]:
         """The names in its query."""
+        ...
+
+    @property
+    def address(self) -> str | None:
+        """Where it comes from, as transport/capacity.py counts addresses; None is a Unix socket."""
         ...
 
 

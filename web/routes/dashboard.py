@@ -86,11 +86,12 @@ class Watcher:
 
     tenant = None  # that may send large messages: an `auth` frame is all that it may send
 
-    def __init__(self, engine: "Server", feed: ViewFeed, keys: Keys, *, owes_key: bool) -> None:
+    def __init__(self, engine: "Server", feed: ViewFeed, keys: Keys, address: str | None, *, owes_key: bool) -> None:
         self._engine = engine
         self._feed = feed
         self._keys = keys
         self._owes_key = owes_key
+        self._address = address
         self._watching = trio.CancelScope()
         self._patience = trio.CancelScope()  # while waiting for the key
         self._refusal: ApiError | None = None
@@ -105,7 +106,7 @@ class Watcher:
         try:
             if not isinstance(message, str):
                 raise ApiError("invalid_event", "Frames are JSON text, not binary.")
-            self._keys.tenant(decode(message, _AUTH).api_key.encode())
+            self._keys.tenant(decode(message, _AUTH).api_key.encode(), self._address)
             self._owes_key = False
             self._patience.cancel()
         except ApiError as error:
@@ -170,6 +171,7 @@ def register(app: Application, operators: Keys) -> None:
     feed = ViewFeed(app.engine)
 
     def open_watcher(handshake: Handshake) -> Watcher:
-        return Watcher(app.engine, feed, operators, owes_key=operators.tenant_of_handshake(handshake) is None)
+        owes_key = operators.tenant_of_handshake(handshake) is None
+        return Watcher(app.engine, feed, operators, handshake.address, owes_key=owes_key)
 
     app.socket_route("/v1/dashboard", open_watcher)

@@ -66,14 +66,15 @@ class StreamSocket:
     """One client's connection: its running requests, by the client's names, and frames waiting to be sent."""
 
     __slots__ = (
-        "_answers", "_ended", "_engine", "_followed", "_headers", "_keys", "_outgoing", "_patience", "_running",
-        "_tenant", "_told", "_unsent", "_wire",
+        "_address", "_answers", "_ended", "_engine", "_followed", "_headers", "_keys", "_outgoing", "_patience",
+        "_running", "_tenant", "_told", "_unsent", "_wire",
     )  # fmt: skip
 
     def __init__(self, engine: "Server", answers: ResumableAnswers, keys: Keys, handshake: Handshake) -> None:
         """Raises ApiError (401) for a wrong key."""
         self._engine = engine
         self._headers = handshake.headers
+        self._address = handshake.address
         self._answers = answers
         self._keys = keys
         self._tenant = keys.tenant_of_handshake(handshake)  # None: not known yet
@@ -145,7 +146,7 @@ class StreamSocket:
     def _handle(self, frame: FromClient) -> None:
         if isinstance(frame, Auth):
             try:
-                self._tenant = self._keys.tenant(frame.api_key.encode())
+                self._tenant = self._keys.tenant(frame.api_key.encode(), self._address)
             except ApiError as error:
                 self._close_with(error, POLICY_VIOLATION)
             if self._patience is not None:

@@ -29,7 +29,7 @@ from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.typing import AppWrapper, ConnectionState
 from hypercorn.utils import parse_socket_addr  # pyright: ignore  untyped in hypercorn
 
-from ..exchange import WRITE_CHUNK, Conversation, GenerationRoutes, Opener
+from ..exchange import ADDRESS, WRITE_CHUNK, Conversation, GenerationRoutes, Opener
 from ..timers import ConnectionTimers
 from .http1 import ConnectionRefused, GuardedHTTP1, ProtocolArguments
 from .http2 import GuardedHTTP2
@@ -132,6 +132,7 @@ class Connection:
             await protocol.initiate()
         else:
             self._protocol = self._http1()
+        self._state[ADDRESS] = self.origin
         self._await_head()
         self._update(idle=True)
         try:
@@ -149,7 +150,7 @@ class Connection:
         protocol.openers, protocol.converse = self._sockets, self._open_socket
         if self._generation is not None:
             self._plain = PlainHTTP1(
-                self._generation, self._sending, arguments.tasks, protocol, self._update, self._close
+                self._generation, self._sending, arguments.tasks, protocol, self._update, self._close, self.origin
             )
         return protocol
 

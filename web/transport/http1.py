@@ -34,7 +34,7 @@ from hypercorn.typing import AppWrapper, ASGISendEvent, ConnectionState, H11Send
 
 from ...protocol.errors import ApiError, ErrorCode
 from ..errors import error_content
-from ..exchange import Conversation, Headers, Opener
+from ..exchange import ADDRESS, Conversation, Headers, Opener
 from .plain_head import PlainHeaders
 from .strict_head import StrictConnection
 from .websocket import handshake_answer, is_handshake
@@ -92,6 +92,7 @@ class HandshakeHead(NamedTuple):
 
     headers: Headers
     args: tuple[str, ...]
+    address: str | None
 
 
 class GuardedHTTP1(H11Protocol):
@@ -233,7 +234,7 @@ class GuardedHTTP1(H11Protocol):
         values = {name.decode("ascii"): value.decode("latin1") for name, value in reversed(fields)}  # the first counts
         names = tuple(name for name, _ in parse_qsl(query, keep_blank_values=True))
         try:
-            conversation = opener(HandshakeHead(PlainHeaders(values), names))
+            conversation = opener(HandshakeHead(PlainHeaders(values), names, self.connection_state.get(ADDRESS)))
         except ApiError:
             return False
         answer += self.config.response_headers("h11")

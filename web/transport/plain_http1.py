@@ -29,7 +29,10 @@ _LAST_CHUNK: Final = b"0\r\n\r\n"
 class PlainExchange:
     """A plain request: its complete head, and its body as far as received."""
 
-    def __init__(self, head: PlainHead, body: bytes, write_chunk: WriteChunk, routes: GenerationRoutes) -> None:
+    def __init__(
+        self, head: PlainHead, body: bytes, write_chunk: WriteChunk, routes: GenerationRoutes, address: str | None
+    ) -> None:
+        self.address = address
         self.method = "POST"
         self.args: tuple[str, ...] = ()
         self.generation: str | None = None
@@ -83,7 +86,9 @@ class PlainHTTP1:
         ordinary: GuardedHTTP1,
         update: Callable[[bool], None],
         close: Callable[[], Awaitable[None]],
+        address: str | None,
     ) -> None:
+        self._address = address
         self._routes = routes
         self._sending = sending
         self._tasks = tasks
@@ -110,7 +115,7 @@ class PlainHTTP1:
             return data
         self._update(False)
         end = head.size + head.content_length
-        self._exchange = PlainExchange(head, data[head.size : end], self._sending.write_now, routes)
+        self._exchange = PlainExchange(head, data[head.size : end], self._sending.write_now, routes, self._address)
         self._tasks.spawn(self._run, self._exchange, handler)  # pyright: ignore  untyped in hypercorn
         return data[end:]
 

@@ -12,7 +12,7 @@ import trio
 
 from triolet.protocol.reports import Health
 from triolet.protocol.settings import ServeSettings
-from triolet.web import errors
+from triolet.web import errors, wrong_keys
 from triolet.web.routes.page_files import read_page
 
 from .conftest import Web
@@ -327,6 +327,28 @@ class TestWithKeys:
                 await ask("GET", "/v1/models", "first")
                 nursery.cancel_scope.cancel()
         assert answered == ["/v1/chat/completions first", "/v1/models first"]
+
+    async def test_many_wrong_keys_are_refused_and_a_right_one_never(
+        self, web: Web, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(errors, "WRONG_KEY_SECONDS", 0.0)
+        wrong = {"Authorization": "Bearer wrong"}
+        for _ in range(wrong_keys.MOST // 2):  # on both ways through the server
+            for answer in (
+                await web.client.get("/v1/models", headers=wrong),
+                await web.client.post("/v1/chat/completions", json=CHAT, headers=wrong),
+            ):
+                assert error(answer) == (401, "invalid_api_key")
+        for answer in (
+            await web.client.get("/v1/models", headers=wrong),
+            await web.client.post("/v1/chat/completions", json=CHAT, headers=wrong),
+        ):
+            assert error(answer) == (429, "too_many_wrong_keys")
+            assert 1 <= int(answer.headers["Retry-After"]) <= 6
+        assert error(await web.client.get("/v1/models")) == (401, "invalid_api_key")  # none is no guess
+        right = {"Authorization": "Bearer first"}
+        assert (await web.client.get("/v1/models", headers=right)).status_code == 200
+        assert (await web.client.post("/v1/chat/completions", json=CHAT, headers=right)).status_code == 200
 
     async def test_each_key_is_a_tenant(self, web: Web) -> None:
         for key in ("first", "secönd"):

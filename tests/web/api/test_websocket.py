@@ -13,6 +13,7 @@ from trio_websocket import ConnectionClosed, WebSocketConnection, wrap_client_st
 
 from triolet.protocol.messages import Cancel, Credit
 from triolet.protocol.settings import ServeSettings
+from triolet.web.wrong_keys import MOST
 
 from ..watcher import close_code
 from .conftest import Web, flood
@@ -306,6 +307,14 @@ class TestWithKeys:
             await client.say(type="auth", api_key="secönd")
             await client.create("a")
             await client.hear_all("a")
+
+    async def test_many_wrong_keys_in_frames_are_refused_as_well(self, web: Web) -> None:
+        codes: list[str] = []
+        for _ in range(MOST + 1):
+            async with connect(web) as client:
+                await client.say(type="auth", api_key="wrong")
+                codes.append((await client.hear())["error"]["code"])
+        assert codes == ["invalid_api_key"] * MOST + ["too_many_wrong_keys"]
 
     @pytest.mark.parametrize(
         "frame",
