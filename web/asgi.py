@@ -69,8 +69,7 @@ class GenerationRequest(TrioRequest):
 
     @property
     def address(self) -> str | None:
-        found: str | None = self.scope.get("state", {}).get(ADDRESS)
-        return found
+        return _address_in(self.scope)
 
     @property
     def write_chunk(self) -> WriteChunk | None:
@@ -87,6 +86,11 @@ class GenerationRequest(TrioRequest):
         if self.headers.get("Content-Encoding", "identity").lower() != "identity":
             raise ApiError("unsupported_encoding", "Compressed bodies are not accepted.")
         return await self.arriving.read(decode, self.tenant)
+
+
+def _address_in(scope: Mapping[str, Any]) -> str | None:  # Any: ASGI scopes hold everything
+    address: str | None = scope.get("state", {}).get(ADDRESS)
+    return address
 
 
 def chunk_writer(scope: Mapping[str, Any]) -> WriteChunk | None:  # Any: ASGI scopes hold everything
