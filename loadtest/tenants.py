@@ -17,6 +17,7 @@ import statistics
 import sys
 import tempfile
 from collections.abc import Sequence
+from math import ceil
 from time import perf_counter
 from typing import Any, Final
 
@@ -123,7 +124,7 @@ class Tenants:
 
 def quantile(values: Sequence[float], share: float) -> float:
     """The nearest rank."""
-    return sorted(values)[min(int(share * len(values)), len(values) - 1)]
+    return sorted(values)[max(ceil(share * len(values)), 1) - 1]
 
 
 def figures(rounds: Sequence[dict[str, TenantPhase]]) -> dict[str, Any]:
