@@ -18,7 +18,7 @@ from .queues import Queues
 from .sequence import LiveRequest, Sequence
 from .standing import StartRate, WaitReasons
 
-LOOKED_AT: Final = 64  # waiting sequences that are looked up in the cache; the others are taken to be like them
+LOOKED_AT: Final = 16  # waiting sequences that are looked up in the cache; the others are taken to be like them
 
 
 class TooLate(NamedTuple):
