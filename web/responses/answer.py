@@ -4,6 +4,8 @@ A stream begins with `response.created`, whatever comes, and has exactly one ter
 time of the end.
 """
 
+from collections.abc import Callable
+from functools import partial
 from itertools import count
 
 import msgspec
@@ -43,13 +45,9 @@ class GrowingResponse:
 
     def __init__(self, response: ResponseObject, request_id: str) -> None:
         self.response = response
+        self.number: Callable[[], int] = partial(next, count())  # of the next event; no method, which would be a cycle
         self.output = Output(request_id, self.number)
-        self._numbers = count()
         self._begun = False
-
-    def number(self) -> int:
-        """The next event's sequence number."""
-        return next(self._numbers)
 
     def begin(self) -> list[StreamedEvent]:
         """The first events; none if they were said."""

@@ -102,7 +102,17 @@ class Connection:
             self._sending.forget_file()
             self._forget_deadline()
             self._timers.hangups.unblock(self)
-            await trio.aclose_forcefully(self.stream)
+            self.stream.socket.close()
+            self._let_go()
+
+    def _let_go(self) -> None:
+        """Drop what refers back to here: 45 objects in a cycle would stay until a collection, which comes rarely."""
+        self._sending.let_go()
+        self._plain = None
+        self._state.clear()
+        del self._nursery
+        with suppress(AttributeError):  # there is none before the TLS handshake
+            del self._protocol
 
     def fileno(self) -> int:
         """The socket's descriptor; negative once it is closed."""

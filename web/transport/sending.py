@@ -49,6 +49,10 @@ class Sending:
         """Called while the socket is being closed."""
         self._file = -1
 
+    def let_go(self) -> None:
+        """The connection is over, and must not live on by what it passed to its parts."""
+        self.ended, self._lost, self._abort = True, _nothing, _nothing
+
     def write_now(self, framed: bytes) -> Written:
         """Write complete frames of the current answer, outside any task, if the client keeps up.
 
@@ -124,3 +128,7 @@ class Sending:
             await self.send_all(self.tls.close())
         async with self._turn():
             await self._stream.send_eof()
+
+
+def _nothing() -> None:
+    pass
