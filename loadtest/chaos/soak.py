@@ -35,7 +35,7 @@ from .run import LEFT
 CLIENTS: Final = 24
 SETTLE_SECONDS: Final = 20.0  # for the last requests, and a worker that is being replaced
 STILL_SECONDS: Final = 0.5  # for what is freed behind the last answer
-WARM: Final = 10_000  # requests until every cache and pool has its size
+WARM: Final = 30_000  # requests until every cache, pool and ring has its size: the flight recorder's is the last
 FLAT_BYTES: Final = 1 << 20  # growth that is allowed in 10,000 requests after that
 
 
@@ -123,15 +123,14 @@ class Soak:
 
     async def _client(self, rng: random.Random) -> None:
         mix = Mix(self._server, rng, self.result.counts, self._texts)
-        async with trio.open_nursery() as nursery:
-            while True:
-                if not self._open.is_set():
-                    await mix.close()  # so that no connection is counted
-                await self._open.wait()
-                self._asking += 1
-                if fault := await mix.ask(nursery):
-                    self.result.faults.append(fault)
-                self._asking -= 1
+        while True:
+            if not self._open.is_set():
+                await mix.close()  # so that no connection is counted
+            await self._open.wait()
+            self._asking += 1
+            if fault := await mix.ask():
+                self.result.faults.append(fault)
+            self._asking -= 1
 
     async def _measure(self) -> Sample:
         ledger: dict[str, Any] = {}  # Any: JSON

@@ -17,6 +17,7 @@ from .paced import INTERVAL, Paced, paced
 from .rates import STREAMS, Rate, raw_rate, sse_rate, websocket_rate
 from .script import Script
 from .setup_cost import SetUp, request_set_up
+from .stalled import NEIGHBOURS, TIMEOUT, Stalled, stalled_readers
 
 COALESCED: Final = 16  # tokens per step for a lagging stream
 
@@ -104,6 +105,12 @@ class Bench(Struct, kw_only=True):
         with self.server(pace=repr(STEP_SECONDS), streams=streams) as server:
             return stream_memory(server, wire, streams)
 
+    def stalled(self) -> Stalled:
+        readers = allow_descriptors(OPEN_STREAMS)
+        limits = ("--send-timeout", str(TIMEOUT), "--stall-timeout", str(TIMEOUT))
+        with self.server(pace=repr(INTERVAL), streams=readers + NEIGHBOURS, more=limits) as server:
+            return stalled_readers(server, self.script, readers, self.seconds + 2)
+
     def set_up(self) -> SetUp:
         with self.server() as server:
             return request_set_up(server, int(200 * self.seconds))
@@ -122,4 +129,5 @@ PARTS: Final[dict[str, Callable[[Bench], Struct]]] = {
     "memory-http1": lambda bench: bench.memory("http1"),
     "memory-http2": lambda bench: bench.memory("http2"),
     "memory-websocket": lambda bench: bench.memory("websocket"),
+    "stalled": Bench.stalled,
 }

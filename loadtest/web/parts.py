@@ -13,4 +13,5 @@ NAMES: Final = (
     "memory-http1",
     "memory-http2",
     "memory-websocket",
+    "stalled",
 )
