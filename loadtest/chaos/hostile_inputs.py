@@ -14,7 +14,7 @@ from msgspec import Struct
 CHAT: Final = "/v1/chat/completions"
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 HANDSHAKE: Final = (
-    b"GET /v1/stream HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    b"GET /v1/stream HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
     b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
 )
 ASKS: Final[dict[str, Any]] = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 2}  # Any: JSON
@@ -36,12 +36,12 @@ def inputs() -> Iterator[Hostile]:
 
 
 def post(body: bytes, path: str = CHAT, fields: bytes = b"Content-Type: application/json\r\n") -> bytes:
-    head = f"POST {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {len(body)}\r\n".encode()
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {len(body)}\r\n".encode()
     return head + fields + b"\r\n" + body
 
 
 def _heads() -> Iterator[Hostile]:
-    ask = f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n".encode()
+    ask = f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n".encode()
     lengths = [b"-1", b"+5", b"0x10", b"5,5", b"1e1", b"9" * 20, b"", b" ", b"5 5", b"5\r\nContent-Length: 6", b"\xb2"]
     codings = [
         b"gzip",
@@ -90,12 +90,14 @@ def _heads() -> Iterator[Hostile]:
             "head", f"chunk {number}", ask + b"Transfer-Encoding: chunked\r\n\r\n" + chunk + b"\r\nA\r\n0\r\n\r\n"
         )
     yield Hostile("head", "a million chunks", ask + b"Transfer-Encoding: chunked\r\n\r\n" + b"1\r\nA\r\n" * 10**6)
-    yield from (Hostile("head", f"line {n}", v + b"\r\nHost: x\r\n\r\n") for n, v in enumerate(lines))
+    yield from (Hostile("head", f"line {n}", v + b"\r\nHost: localhost\r\n\r\n") for n, v in enumerate(lines))
     yield from (
-        Hostile("head", f"target {n}", b"GET " + v + b" HTTP/1.1\r\nHost: x\r\n\r\n") for n, v in enumerate(targets)
+        Hostile("head", f"target {n}", b"GET " + v + b" HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        for n, v in enumerate(targets)
     )
     yield from (
-        Hostile("head", f"field {n}", b"GET / HTTP/1.1\r\nHost: x\r\n" + v + b"\r\n\r\n") for n, v in enumerate(fields)
+        Hostile("head", f"field {n}", b"GET / HTTP/1.1\r\nHost: localhost\r\n" + v + b"\r\n\r\n")
+        for n, v in enumerate(fields)
     )
     yield from (
         Hostile("head", f"host {n}", b"GET / HTTP/1.1\r\n" + v + b"\r\n\r\n")
@@ -107,7 +109,7 @@ def _heads() -> Iterator[Hostile]:
         yield Hostile(
             "head", f"media {number}", post(json.dumps(ASKS).encode(), fields=b"Content-Type: " + kind + b"\r\n")
         )
-    yield Hostile("head", "ten thousand pipelined", b"GET /health/live HTTP/1.1\r\nHost: x\r\n\r\n" * 10_000)
+    yield Hostile("head", "ten thousand pipelined", b"GET /health/live HTTP/1.1\r\nHost: localhost\r\n\r\n" * 10_000)
     yield Hostile("head", "LF alone", b"GET / HTTP/1.1\nHost: x\n\n")
 
 
@@ -209,7 +211,7 @@ def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
 
 def _http2() -> Iterator[Hostile]:
     begin = PREFACE + frame(4, 0, 0)
-    get = b"\x82\x86\x84\x41\x01x"  # GET, http, /, authority x
+    get = b"\x82\x86\x84\x41\x09localhost"  # GET, http, /, authority
     for kind, (flags, stream, size) in product(
         range(13), [(0, 0, 0), (255, 0, 1), (0, 1, 1), (255, 1, 5), (4, 2**31, 16384)]
     ):

@@ -107,8 +107,12 @@ class Bench(Struct, kw_only=True):
 
     def stalled(self) -> Stalled:
         readers = allow_descriptors(OPEN_STREAMS)
-        limits = ("--send-timeout", str(TIMEOUT), "--stall-timeout", str(TIMEOUT))
-        with self.server(pace=repr(INTERVAL), streams=readers + NEIGHBOURS, more=limits) as server:
+        limits = (
+            option
+            for name in ("send-timeout", "stall-timeout", "keep-alive-interval")
+            for option in (f"--{name}", str(TIMEOUT))
+        )
+        with self.server(pace=repr(INTERVAL), streams=readers + NEIGHBOURS, more=tuple(limits)) as server:
             return stalled_readers(server, self.script, readers, self.seconds + 2)
 
     def set_up(self) -> SetUp:

@@ -9,7 +9,7 @@ import re
 import socket
 import time
 import urllib.request
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Final
 
@@ -23,11 +23,13 @@ from .requests import completion, create_frame, handshake
 from .script import Script
 
 NEIGHBOURS: Final = 16
-GROUP: Final = 500  # that fill their sockets at once: while they do, they cost as much as streams that are read
-TIMEOUT: Final = 180.0  # the server's, for a send and for an answer that nobody takes; all must be full before
+GROUP: Final = 300  # that fill their sockets at once: while they do, they cost as much as streams that are read
+# The server's, for a send and for an answer that nobody takes, and between two pings: all must be full before.
+TIMEOUT: Final = 270.0
+_PONG: Final = b"\x8a\x80\0\0\0\0"
 _TOKENS: Final = 10_000  # so many that no answer ends by itself
-_FILL_SECONDS: Final = 90.0  # limit for the server to fill the sockets of a group
-_FREE_SECONDS: Final = 2 * TIMEOUT
+_FILL_SECONDS: Final = 40.0  # limit for the server to fill the sockets of a group
+_FREE_SECONDS: Final = 1.5 * TIMEOUT
 
 
 class Stalled(Struct, frozen=True, kw_only=True):
@@ -51,12 +53,12 @@ def stalled_readers(server: ServerProcess, script: Script, readers: int, seconds
     before, memory, kernel = _ledger(server.port), server.front_bytes(), _kernel_bytes()
     began = time.perf_counter()
     with ExitStack() as stack:
-        connections = 0
+        connections, sockets = 0, list[socket.socket]()
         for first in range(0, readers, GROUP):
-            connections += _open(server.port, first, min(GROUP, readers - first), stack)
+            connections += _open(server.port, first, min(GROUP, readers - first), stack, sockets)
             until = time.perf_counter() + _FILL_SECONDS
             while _waiting(server.port) < min(first + GROUP, readers) and time.perf_counter() < until:
-                time.sleep(0.25)
+                _rest(sockets)
         full = time.perf_counter()
         waiting = _waiting(server.port)
         most, held = server.front_bytes(), _kernel_bytes()
@@ -64,7 +66,7 @@ def stalled_readers(server: ServerProcess, script: Script, readers: int, seconds
         most = max(most, server.front_bytes())
         left = _left(server.port, before)
         while any(left.values()) and time.perf_counter() - full < _FREE_SECONDS:
-            time.sleep(0.25)
+            _rest(sockets)
             left = _left(server.port, before)
         freed = time.perf_counter() - full
     return Stalled(
@@ -83,7 +85,7 @@ def stalled_readers(server: ServerProcess, script: Script, readers: int, seconds
     )
 
 
-def _open(port: int, first: int, readers: int, stack: ExitStack) -> int:
+def _open(port: int, first: int, readers: int, stack: ExitStack, sockets: list[socket.socket]) -> int:
     """A third of the readers over each wire; nothing is read of any answer. Returns how many connections there are."""
     third = readers // 3
     for stream in range(first, first + third, HTTP2_STREAMS):
@@ -94,9 +96,18 @@ def _open(port: int, first: int, readers: int, stack: ExitStack) -> int:
             sock.sendall(handshake())
             sock.recv(SLOW_RECEIVE_BUFFER)
             sock.sendall(create_frame(stream, _TOKENS))
+            sockets.append(sock)
         else:
             sock.sendall(completion(stream, _TOKENS))
     return readers - third + -(-third // HTTP2_STREAMS)
+
+
+def _rest(sockets: list[socket.socket]) -> None:
+    """A second. In every tenth the WebSockets say that they live: three pings without a word, and they are dead."""
+    time.sleep(1.0)
+    for sock in sockets if not int(time.monotonic()) % 10 else ():
+        with suppress(OSError):  # closed by now
+            sock.sendall(_PONG)
 
 
 def _dial(port: int) -> socket.socket:
