@@ -185,7 +185,7 @@ class Run:
         if LEAKS.search(received):
             self.result.leaks.append(f"{input.surface}: {input.name}: {received[:300]!r}")
         stall = max(self._longest, *open_gaps, 0.0)
-        return Answer(surface=input.surface, name=input.name, answer=_tell(received, ending), stall=round(stall, 4))
+        return Answer(surface=input.surface, name=input.name, answer=told(received, ending), stall=round(stall, 4))
 
 
 async def _write(stream: trio.abc.Stream, data: bytes) -> None:
@@ -193,7 +193,7 @@ async def _write(stream: trio.abc.Stream, data: bytes) -> None:
         await stream.send_all(data)
 
 
-def _tell(received: bytes, ending: str) -> str:
+def told(received: bytes, ending: str) -> str:
     """The class of an answer."""
     statuses = Counter(status.decode() for status in _STATUS.findall(received))
     if statuses:

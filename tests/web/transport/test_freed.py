@@ -1,0 +1,41 @@
+"""A connection that is over is freed with its last reference: the collector's oldest generation is seldom looked at."""
+
+import gc
+
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from triolet.web.transport.connection import Connection
+from triolet.web.transport.plain_http1 import PlainHTTP1
+from triolet.web.transport.sending import Sending
+
+from ..conftest import ReadToEnd, StartServer
+
+SOON = 10.0  # seconds: far above what anything here takes; a hang fails instead of blocking the run
+
+
+async def test_no_part_of_an_ended_connection_waits_for_the_collector(
+    start_server: StartServer, read_to_end: ReadToEnd
+) -> None:
+    served = await start_server()
+    await wait_all_tasks_blocked(0.01)
+    gc.collect()
+    gc.disable()
+    try:
+        answered = await served.connect()
+        await answered.send_all(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        assert (await read_to_end(answered)).endswith(b"hello")
+        kept = await served.connect()
+        await kept.send_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        await kept.receive_some()
+        assert _living() > 0  # or the count would show nothing
+        await trio.aclose_forcefully(kept)
+        with trio.fail_after(SOON):
+            while _living():
+                await wait_all_tasks_blocked(0.01)
+    finally:
+        gc.enable()
+
+
+def _living() -> int:
+    return sum(isinstance(each, Connection | Sending | PlainHTTP1) for each in gc.get_objects())
