@@ -123,8 +123,11 @@ def _get(port: int, path: str) -> str:
 
 
 def _waiting(port: int) -> int:
-    """Answers that wait for their readers."""
-    return int(sum(map(float, re.findall(r"^triolet_requests_parked(?:\{.*\})? (\S+)$", _get(port, "/metrics"), re.M))))
+    """Answers that wait for their readers; those whose KV blocks another took wait in the queue again."""
+    found = re.findall(
+        r'^triolet_requests_(?:parked|waiting_by_reason\{reason="credit"\}) (\S+)$', _get(port, "/metrics"), re.M
+    )
+    return int(sum(map(float, found)))
 
 
 def _ledger(port: int) -> dict[str, int]:

@@ -41,6 +41,11 @@ class Sending:
             self._lock = trio.Lock()
         return self._lock
 
+    @property
+    def waits(self) -> bool:
+        """Whether a send waits for the client, whose timeout is running: what is sent behind it would only wait too."""
+        return self._waiting > 0
+
     def fileno(self) -> int:
         """The socket's descriptor; -1 once it is closed, since the number may then belong to another."""
         return self._file

@@ -127,7 +127,7 @@ class OpenSocket:
             written = self._sending.write_now(PING)
             if written == "part":
                 self.nursery.start_soon(self.finish)
-            elif written == "nothing":  # the client does not read; this send waits until its timeout
+            elif written == "nothing" and not self._sending.waits:  # it does not read: this send has its timeout
                 self.nursery.start_soon(self._send_ping)
 
     async def _send_ping(self) -> None:
