@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from ..loadtest.web.parts import NAMES, RATES
+from ..loadtest.web.parts import LONG, NAMES, RATES
 from .options import BUNDLED_MODEL
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ def web(only: tuple[str, ...], seconds: float, streams: int, rounds: int, profil
     \b
     triolet bench web                                   all of it, in about three minutes
     triolet bench web --only raw --only sse --json      two parts, as JSON
+    triolet bench web --only stalled                    3,000 readers that take no more: ten minutes, never in "all"
     triolet bench web --only sse --profile sse.txt      also where the server's time went
     """
     from rich.console import Console
@@ -52,7 +53,8 @@ def web(only: tuple[str, ...], seconds: float, streams: int, rounds: int, profil
     console = Console(stderr=True)
     results: list[dict[str, msgspec.Struct]] = []
     for number in range(rounds if profile is None else 1):
-        names = [name for name in only or NAMES if not number or name in RATES]
+        asked = only or [name for name in NAMES if name not in LONG]
+        names = [name for name in asked if not number or name in RATES]
         if names:
             results.append({})
         for name in names:

@@ -39,14 +39,14 @@ _STATUS: Final = re.compile(rb"HTTP/1\.[01] (\d+)")
 _CODE: Final = re.compile(rb'"code": ?"(\w+)"|"error_code": ?"(\w+)"')
 
 
-class Answer(Struct, frozen=True, kw_only=True):
+class HostileAnswer(Struct, frozen=True, kw_only=True):
     surface: str
     name: str
     answer: str  # a status and code, frames, or how the connection ended
     stall: float  # the canaries' longest gap meanwhile, seconds
 
 
-class Part(Struct, kw_only=True):
+class CanaryGaps(Struct, kw_only=True):
     """The canaries' gaps while something goes on."""
 
     name: str
@@ -59,8 +59,8 @@ class Part(Struct, kw_only=True):
 
 
 class HostileResult(Struct, kw_only=True):
-    parts: list[Part] = []
-    answers: list[Answer] = []
+    parts: list[CanaryGaps] = []
+    answers: list[HostileAnswer] = []
     # Of the inputs that were sent again, until one time shows no stall: the longest gap, and that of a wait behind it.
     stalls: dict[str, list[tuple[float, float]]] = {}
     deaths: int = 0
@@ -132,7 +132,7 @@ class Run:
         await do(what)
         seconds, gaps = trio.current_time() - began, sorted(self._gaps)
         self.result.parts.append(
-            Part(
+            CanaryGaps(
                 name=name,
                 seconds=round(seconds, 1),
                 tokens=len(gaps),
@@ -172,7 +172,7 @@ class Run:
         await trio.sleep(took)
         return beside, round(self._longest, 4)
 
-    async def _send(self, input: Hostile) -> Answer:
+    async def _send(self, input: Hostile) -> HostileAnswer:
         self._longest, received, ending = 0.0, b"", "waits"
         with trio.move_on_after(WAIT), suppress(OSError, trio.BrokenResourceError):
             async with await Dialer(self._server).connect(slow=False) as stream, trio.open_nursery() as nursery:
@@ -187,7 +187,9 @@ class Run:
         if LEAKS.search(received):
             self.result.leaks.append(f"{input.surface}: {input.name}: {received[:300]!r}")
         stall = max(self._longest, *open_gaps, 0.0)
-        return Answer(surface=input.surface, name=input.name, answer=told(received, ending), stall=round(stall, 4))
+        return HostileAnswer(
+            surface=input.surface, name=input.name, answer=told(received, ending), stall=round(stall, 4)
+        )
 
 
 async def _write(stream: trio.abc.Stream, data: bytes) -> None:

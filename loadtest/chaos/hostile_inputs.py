@@ -150,7 +150,20 @@ def _fields() -> Iterator[Hostile]:
     nested: Any = 1  # Any: JSON
     for _ in range(90):
         nested = {"a": [nested]}
-    values = [None, "x", -1, 2**63, 1e308, [], {}, [[]], nested, "x" * 10**6, ["x"] * 10**5, {"a": 10**6, "1": "x"}]
+    values: list[Any] = [  # Any: JSON
+        None,
+        "x",
+        -1,
+        2**63,
+        1e308,
+        [],
+        {},
+        [[]],
+        nested,
+        "x" * 10**6,
+        ["x"] * 10**5,
+        {"a": 10**6, "1": "x"},
+    ]
     for name, (number, value) in product(names, enumerate(values)):
         yield Hostile("field", f"{name} {number}", post(json.dumps(ASKS | {name: value}).encode()))
     prompts: list[Any] = [  # Any: JSON

@@ -1,4 +1,4 @@
-"""Short requests of every way into a server: `Mix.ask` sends one, drawn by chance, and says what was wrong with it.
+"""Short requests of every way into a server: `ShortRequests.ask` sends one, drawn by chance, and says what was wrong.
 
 HTTP/1.1 on kept and on new connections in four dialects, HTTP/2, WebSocket; refused ones, and ones whose client leaves.
 """
@@ -32,7 +32,7 @@ MOST_TOKENS: Final = 6
 _SOCKET_END: Final = re.compile(rb'"type":"(finished|failed|error)"')
 
 
-class Mix:
+class ShortRequests:
     """One client: its connections are its own. `ask` counts in `counts`, which clients share."""
 
     def __init__(self, server: Endpoint, rng: random.Random, counts: Counter[str], texts: dict[int, str]) -> None:

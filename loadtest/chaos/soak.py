@@ -29,7 +29,7 @@ from ..process import TRIOLET, ServerProcess, serving
 from ..serve.charts import Chart, Line
 from ..serve.plots import svg
 from ..serve.report_html import STYLE
-from .mix import Mix
+from .mix import ShortRequests
 from .run import LEFT
 
 CLIENTS: Final = 24
@@ -122,7 +122,7 @@ class Soak:
         return worker
 
     async def _client(self, rng: random.Random) -> None:
-        mix = Mix(self._server, rng, self.result.counts, self._texts)
+        mix = ShortRequests(self._server, rng, self.result.counts, self._texts)
         while True:
             if not self._open.is_set():
                 await mix.close()  # so that no connection is counted

@@ -15,3 +15,4 @@ NAMES: Final = (
     "memory-websocket",
     "stalled",
 )
+LONG: Final = ("stalled",)  # only measured where it is asked for

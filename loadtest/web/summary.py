@@ -16,6 +16,7 @@ from .memory import StreamMemory
 from .paced import Paced
 from .rates import Rate
 from .setup_cost import SetUp
+from .stalled import Stalled
 
 KIB: Final = 1024
 Results = Mapping[str, Struct]  # one round, by part
@@ -117,6 +118,9 @@ def _costs(results: Results) -> list[Figure]:
             case StreamMemory(wire=wire, streams=streams, bytes_per_stream=held):
                 label = f"memory of an open stream, {streams} over {wire}"
                 found.append(_cost(f"stream_kib_{wire}", label, held / KIB, "KiB", 48, 24))
+            case Stalled(readers=readers, bytes_each=held):
+                label = f"memory of each of {readers} readers that take no more"
+                found.append(_cost("stalled_kib", label, held / KIB, "KiB", 64, 64))
             case _:
                 pass
     return found
