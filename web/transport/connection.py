@@ -112,6 +112,8 @@ class Connection:
         self._state.clear()
         del self._nursery
         with suppress(AttributeError):  # there is none before the TLS handshake
+            if isinstance(self._protocol, GuardedHTTP2):
+                self._protocol.let_go()
             del self._protocol
 
     def fileno(self) -> int:

@@ -83,6 +83,10 @@ class GuardedHTTP2(hypercorn_h2.H2Protocol):
         self._cutter = FrameCutter()
         self._late: set[int] = set()  # answered streams that will be reset
 
+    def let_go(self) -> None:
+        """Nothing comes any more. h2's table of its own methods would keep it for the collector."""
+        vars(self.connection).get("_frame_dispatch_table", {}).clear()
+
     async def handle(self, event: ConnectionEvent) -> None:
         if not isinstance(event, RawData):
             await super().handle(event)

@@ -3,6 +3,7 @@
 import gc
 
 import trio
+from h2.connection import H2Connection
 from trio.testing import wait_all_tasks_blocked
 
 from triolet.web.transport.connection import Connection
@@ -28,8 +29,12 @@ async def test_no_part_of_an_ended_connection_waits_for_the_collector(
         kept = await served.connect()
         await kept.send_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
         await kept.receive_some()
-        assert _living() > 0  # or the count would show nothing
+        http2 = await served.connect()
+        await http2.send_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0]))
+        await http2.receive_some()
+        assert _living() >= 4  # or the count would show nothing
         await trio.aclose_forcefully(kept)
+        await trio.aclose_forcefully(http2)
         with trio.fail_after(SOON):
             while _living():
                 await wait_all_tasks_blocked(0.01)
@@ -38,4 +43,4 @@ async def test_no_part_of_an_ended_connection_waits_for_the_collector(
 
 
 def _living() -> int:
-    return sum(isinstance(each, Connection | Sending | PlainHTTP1) for each in gc.get_objects())
+    return sum(isinstance(each, Connection | Sending | PlainHTTP1 | H2Connection) for each in gc.get_objects())
