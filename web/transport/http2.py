@@ -114,6 +114,7 @@ class GuardedHTTP2(hypercorn_h2.H2Protocol):
         if deadline.cancelled_caught:
             await self._reset(event.stream_id, h2.errors.ErrorCodes.CANCEL)
             await self._close_stream(event.stream_id)
+            await self.send(Updated(idle=not self.streams))  # the client may never say another word
 
     async def _send_data(self, stream_id: int) -> None:
         buffer = self.stream_buffers[stream_id]

@@ -5,6 +5,7 @@ from contextlib import suppress
 
 import h2.errors
 import h2.events
+import h2.settings
 import hyperframe.frame
 import pytest
 import trio
@@ -47,6 +48,20 @@ async def test_it_is_closed_after_the_keep_alive_time(
     stream = await served.connect()
     with trio.fail_after(SOON):
         await begin(served, HTTP2Client(stream))
+        await read_to_end(stream)
+
+
+async def test_it_is_closed_after_its_last_stream_was_reset_at_the_deadline(
+    start_server: StartServer, read_to_end: ReadToEnd
+) -> None:
+    """Its client takes nothing and never says another word, which would have shown that it is idle."""
+    served = await start_server(keep_alive_timeout=0.3, send_timeout=0.3)
+    stream = await served.connect()
+    client = HTTP2Client(stream)
+    client.h2.update_settings({h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: 0})
+    client.request(b"/flood")
+    with trio.fail_after(SOON):
+        await client.flush()
         await read_to_end(stream)
 
 
