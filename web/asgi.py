@@ -23,7 +23,7 @@ from quart.wrappers.response import DataBody
 from quart_trio import QuartTrio
 from quart_trio.asgi import TrioASGIHTTPConnection
 from quart_trio.wrappers import TrioRequest, TrioResponse
-from werkzeug.exceptions import HTTPException
+from werkzeug.exceptions import BadHost, HTTPException
 from werkzeug.routing import MapAdapter
 from werkzeug.wrappers import Response as WerkzeugResponse
 
@@ -188,7 +188,10 @@ class ExactMap(QuartMap):
     def bind_to_request(
         self, request: BaseRequestWebsocket, subdomain: str | None, server_name: str | None
     ) -> MapAdapter:
-        adapter = super().bind_to_request(request, subdomain, server_name)
+        try:
+            adapter = super().bind_to_request(request, subdomain, server_name)
+        except BadHost:  # a label of more than 63 characters; no route asks for the host, and origins.py judges it
+            adapter = super().bind_to_request(request, "", "localhost")
         if request.scope["path"].startswith("//"):
             adapter.path_info = "%2F" + adapter.path_info  # no route begins like this
         return adapter

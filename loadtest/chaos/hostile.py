@@ -3,7 +3,7 @@
 Three parts of the same length in one run: quiet, hostile, quiet. In each the canaries' texts must be the same, and the
 gaps between their tokens are compared. An input beside which a canary waited longer than STALL is sent again, in turn
 with quiet waits: a busy machine stalls in both, an input that holds the event loop stalls its own turns. The exit
-status is 1 if a process died, a text changed, an answer told what it must not, or an input stalled again and again.
+status is 1 if a process died, a text changed, an answer was a 500 or told too much, or an input stalled again and again.
 """
 
 import argparse
@@ -77,7 +77,9 @@ class HostileResult(Struct, kw_only=True):
             if min(beside for beside, _ in pairs) > STALL  # else it was sent no more
             and median(beside for beside, _ in pairs) > 2 * median(quiet for _, quiet in pairs)
         ]
+        broken = [answer.name for answer in self.answers if answer.answer.startswith("500")]
         checks = {
+            f"status 500: {broken}": len(broken),
             f"{self.deaths} processes died": self.deaths,
             f"{self.changed} texts of canaries were changed": self.changed,
             f"answers tell too much: {self.leaks[:3]}": len(self.leaks),

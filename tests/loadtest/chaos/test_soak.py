@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from triolet.loadtest.chaos.hostile import HostileResult, told
+from triolet.loadtest.chaos.hostile import HostileAnswer, HostileResult, told
 from triolet.loadtest.chaos.hostile_inputs import frame, inputs
 from triolet.loadtest.chaos.soak import WARM, Sample, SoakResult, page
 
@@ -85,6 +85,7 @@ def test_the_class_of_an_answer(received: bytes, class_: str) -> None:
         ({"faults": ["x"]}, "canaries failed"),
         ({"stalls": {"x": [(0.2, 0.01), (0.2, 0.02)]}}, "stall again and again: ['x']"),
         ({"health": "503"}, "health: 503"),
+        ({"answers": [HostileAnswer(surface="head", name="x", answer="500 closed", stall=0.0)]}, "status 500: ['x']"),
         ({"ledger": {"requests": 1}}, "requests are left"),
     ],
 )

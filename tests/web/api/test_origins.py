@@ -83,7 +83,7 @@ async def test_programs_see_no_difference(web: Web) -> None:
     assert "access-control-allow-origin" not in response.headers
 
 
-@pytest.mark.parametrize("name", ["rebound.example:8000", "app.example.evil"])
+@pytest.mark.parametrize("name", ["rebound.example:8000", "app.example.evil", "a" * 64])  # no label is that long
 async def test_a_rebound_name_is_still_refused(web: Web, name: str) -> None:
     headers = {"Host": name, "Origin": f"http://{name}"}
     response = await web.client.post("/tokenize", json={"prompt": ""}, headers=headers)
