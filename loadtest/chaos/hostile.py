@@ -3,7 +3,7 @@
 Three parts of the same length in one run: quiet, hostile, quiet. In each the canaries' texts must be the same, and the
 gaps between their tokens are compared. An input beside which a canary waited longer than STALL is sent again, in turn
 with quiet waits: a busy machine stalls in both, an input that holds the event loop stalls its own turns. The exit
-status is 1 if a process died, a text changed, an answer was a 500 or told too much, or an input stalled again and again.
+status is 1 if a process died, a text changed, an answer was a 500 or told too much, or an input stalled each time.
 """
 
 import argparse
@@ -172,7 +172,12 @@ class Run:
         beside = (await self._send(input)).stall
         took, self._longest = trio.current_time() - began, 0.0
         await trio.sleep(took)
-        return beside, round(self._longest, 4)
+        return beside, self._stall()
+
+    def _stall(self) -> float:
+        """The canaries' longest gap since `_longest` was set back; one that still lasts counts too."""
+        now = trio.current_time()
+        return round(max(self._longest, *(now - last for last in self._last if last), 0.0), 4)
 
     async def _send(self, input: Hostile) -> HostileAnswer:
         self._longest, received, ending = 0.0, b"", "waits"
@@ -183,15 +188,10 @@ class Run:
                     received += data
                 ending = "closed"
                 nursery.cancel_scope.cancel()
-        now = trio.current_time()
-        open_gaps = [now - last for last in self._last if last]  # a stall that still lasts counts too
         await trio.sleep(0.02)
         if LEAKS.search(received):
             self.result.leaks.append(f"{input.surface}: {input.name}: {received[:300]!r}")
-        stall = max(self._longest, *open_gaps, 0.0)
-        return HostileAnswer(
-            surface=input.surface, name=input.name, answer=told(received, ending), stall=round(stall, 4)
-        )
+        return HostileAnswer(surface=input.surface, name=input.name, answer=told(received, ending), stall=self._stall())
 
 
 async def _write(stream: trio.abc.Stream, data: bytes) -> None:
