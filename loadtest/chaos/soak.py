@@ -59,7 +59,9 @@ class SoakResult(Struct, kw_only=True):
     def growth(self, name: str) -> float | None:
         """Bytes in 10,000 requests after the warm-up, by the median slope; of the worker, only of one that lived on."""
         last = self.samples[-1].worker_pid
-        warm = [each for each in self.samples if each.requests >= WARM and (name == "front" or each.worker_pid == last)]
+        same = [each for each in self.samples if name == "front" or each.worker_pid == last]
+        begun = same[0].requests if same[0] is not self.samples[0] else 0  # a new worker warms up again
+        warm = [each for each in same if each.requests >= begun + WARM]
         slopes = [
             (getattr(later, name)["Rss"] - getattr(earlier, name)["Rss"]) / (later.requests - earlier.requests)
             for place, earlier in enumerate(warm)
