@@ -19,34 +19,38 @@ from ..protocol.openai_batches import BatchEndpoint
 from ..protocol.reports import BatchFigures
 from ..protocol.settings import ServeSettings
 from ..protocol.steps import Ready
+from .succession import Succession
 
 if TYPE_CHECKING:
     from ..actors.several.several import Several
     from ..web.generation.asked import Read
 
 
-async def run_batches(settings: ServeSettings, core: Core, ready: Ready, *, until_idle: bool = False) -> None:
-    """Run the batches of the settings' data folder: for ever, or until all have ended."""
+async def run_batches(
+    settings: ServeSettings, core: Core, ready: Ready, *, until_idle: bool = False, follows: bool = False
+) -> None:
+    """Run the batches of the settings' data folder: for ever, or until all have ended. `follows`: as the folder's."""
 
     async def answer(endpoint: BatchEndpoint, body: bytes, tenant: str, name: str) -> bytes:
         return await _answer(engine, endpoint, body, tenant, name)
 
-    work = _runner_with_work(settings, answer, core.batches, rows=ready.max_running)
+    work = _runner_with_work(settings, answer, core.batches, rows=ready.max_running, follows=follows)
     async with work as runner, _lines(settings, core, ready) as engine:
         await runner.run(until_idle)
 
 
-async def run_beside(settings: ServeSettings, core: Core, ready: Ready) -> None:
-    """What runs beside a server's engine: its batches, and the file of its flight recorder."""
+async def run_beside(settings: ServeSettings, line: Succession, core: Core, ready: Ready) -> None:
+    """What runs beside a server's engine: its batches in its turn, and the file of its flight recorder."""
     async with trio.open_nursery() as nursery:
         nursery.start_soon(core.record, data_folder(settings.data) / FOLDER)
-        nursery.start_soon(run_batches, settings, core, ready)
+        nursery.start_soon(line.in_turn, partial(run_batches, settings, core, ready, follows=line.follows))
 
 
 class SeveralBatches:
     """The batches of a server of several models: one runner, and of each loaded engine the half for lines."""
 
-    def __init__(self) -> None:
+    def __init__(self, line: Succession) -> None:
+        self._line = line
         self._engines: dict[str, BatchEngine] = {}
         self._work = trio.Event()
 
@@ -63,6 +67,10 @@ class SeveralBatches:
                     del self._engines[engine.model_name]
 
     async def run(self, several: "Several") -> None:
+        """Run the batches in this server's turn."""
+        await self._line.in_turn(partial(self._run, several))
+
+    async def _run(self, several: "Several") -> None:
         """Run the batches of the server's data folder. A line names its model; one that is not loaded is loaded
         if there is room: a batch unloads no model that requests have loaded. A model that fails fails the line.
         """
@@ -78,7 +86,8 @@ class SeveralBatches:
 
         settings = several.settings
         # As many as a CPU runs: whichever model the next line names, and not all that a GPU could.
-        work = _runner_with_work(settings, answer, several.batches, rows=settings.engine.largest_step().max_running)
+        rows = settings.engine.largest_step().max_running
+        work = _runner_with_work(settings, answer, several.batches, rows=rows, follows=self._line.follows)
         async with work as runner:
             self._work.set()
             await runner.run()
@@ -86,10 +95,10 @@ class SeveralBatches:
 
 @asynccontextmanager
 async def _runner_with_work(
-    settings: ServeSettings, answer: AnswerLine, figures: BatchFigures, *, rows: int
+    settings: ServeSettings, answer: AnswerLine, figures: BatchFigures, *, rows: int, follows: bool
 ) -> AsyncGenerator[BatchRunner]:
     """The runner of the settings' data folder, once there is something in it."""
-    folder = DataFolder(data_folder(settings.data))
+    folder = DataFolder(data_folder(settings.data), follows=follows)
     longest = settings.limits.max_body_bytes
     runner = BatchRunner(folder, answer, rows=rows, max_line_bytes=longest, figures=figures)
     try:

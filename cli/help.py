@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import click
 
+from .inheritance import tell_failure
 from .sources import SettingOption, nearest
 
 SOURCES: Final = (
@@ -68,6 +69,13 @@ class LazyGroup(click.Group):
             if args[0] in self._lazy or args[0].startswith("-"):
                 raise
             raise click.UsageError(f"no command {args[0]!r}{nearest(args[0], self._lazy)}", ctx) from error
+
+    def invoke(self, ctx: click.Context) -> Any:  # Any: what a command returns
+        try:
+            return super().invoke(ctx)
+        except BaseException as error:
+            tell_failure(error)
+            raise
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

@@ -14,6 +14,7 @@ COMMANDS: Final = {
     "models": ("models", "models", "List the models in the hub's cache: what they take, whether they run."),
     "plan": ("plan", "plan", "Say what a model takes of this or another machine, and how fast it can be."),
     "doctor": ("doctor", "doctor", "Say what a server is doing, or did last, and what looks wrong."),
+    "upgrade": ("upgrade", "upgrade", "Let a new server take over from a running one; no answer breaks."),
     "config": ("config", "config", "Show the settings in force and where each comes from."),
     "conform": ("conform", "conform", "Check whether a server speaks the APIs that clients rely on."),
     "bench": ("bench", "bench", "Measure the engine on this machine, or load a server."),

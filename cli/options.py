@@ -74,6 +74,7 @@ GROUPS: Final[dict[str, dict[str, Setting]]] = {
             "Days that usage records are kept, one of each request; 0: none.  [default: 90 with --data, else 0]",
         ),
         "drain_timeout": Setting(_SECONDS, "Seconds that running answers get at shutdown."),
+        "upgrade_timeout": Setting(_SECONDS, "Seconds that they get when a new server takes over (triolet upgrade)."),
     },
     "Security": {
         "api_keys": Setting(
@@ -278,6 +279,11 @@ def prompt_options(command: _Command) -> _Command:
         help="A folder, a .gguf file, or a name on the hub.  [default: the bundled model]",
     )
     return _add_to(command, [model, *_engine(), _config()])
+
+
+def data_option(command: _Command) -> _Command:
+    """The data folder, and where else it may be said."""
+    return _add_to(command, [*[option for option in _options(ServeSettings) if option.name == "data"], _config()])
 
 
 def serve_options(command: _Command) -> _Command:

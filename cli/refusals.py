@@ -13,6 +13,7 @@ from msgspec import structs
 from ..models.errors import LoadError
 from ..models.hub.names import hub_name, local_model
 from ..protocol.settings import EngineSettings, ServeSettings, model_name
+from .inheritance import address_of, inheritance
 from .sources import add_note, from_elsewhere
 
 SUPPORTED: Final = ("Linux", "x86_64")
@@ -102,15 +103,20 @@ def refuse_used_socket(path: str) -> None:
 
 def refuse_address(settings: ServeSettings) -> None:
     """Refuse addresses that cannot be listened on, and two kinds of address at once."""
+    inherited = inheritance()
+    if inherited is not None and address_of(settings) != inherited.address:
+        raise Refusal(f"an upgrade keeps the address {inherited.address}: restart the server to change it")
     if settings.uds is None:
         refuse_open_server(settings)
-        refuse_taken_port(settings.host, settings.port)
+        if inherited is None:
+            refuse_taken_port(settings.host, settings.port)
         return
     given = (settings.host, settings.port) != (_DEFAULTS.host, _DEFAULTS.port)
     for option, clashes in (("--host and --port", given), ("--ssl-certfile", settings.ssl_certfile is not None)):
         if clashes:
             raise Refusal(f"--uds listens on a file of this machine alone: leave {option} out")
-    refuse_used_socket(settings.uds)
+    if inherited is None:
+        refuse_used_socket(settings.uds)
 
 
 def refuse_certificate(settings: ServeSettings) -> None:

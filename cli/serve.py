@@ -4,6 +4,7 @@ The worker starts before the web is imported: on two cores both are ready at abo
 """
 
 import gc
+import logging
 from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -56,8 +57,10 @@ def serve(model: GivenModel, **values: Any) -> None:  # Any: click's values, che
 def serve_until_ended(settings: ServeSettings, worker: "ChildProcess | None") -> None:
     """Serve with this worker, or one that the engine starts, until a signal ends it; keep the user informed."""
     from ..actors.logs import log_to_stderr
-    from .process import keep_what_is_there, return_large_blocks, run_or_refuse, run_until_signalled
+    from .process import keep_what_is_there, return_large_blocks, run_or_refuse
     from .report import LoadDisplay, LogReport, reached_at, report_addresses, report_model, standard_error
+    from .signals import run_until_signalled
+    from .succession import succession_of
 
     if settings.web_processes == 1:
         from .serving import life_of
@@ -65,11 +68,14 @@ def serve_until_ended(settings: ServeSettings, worker: "ChildProcess | None") ->
         from .several import life_of
 
     log_to_stderr(settings.engine)
+    line = succession_of(settings)
     report = LogReport() if settings.engine.log_format == "json" else standard_error()
     with LoadDisplay(report) as display:
 
         def show_listening(urls: list[str]) -> None:
             display.close()
+            if line.follows:
+                return  # it is loaded
             report.line(f"  listening at {reached_at(urls, settings)[0]}; the model is being loaded")
 
         def show_model(ready: "Ready", own: ServeSettings) -> None:
@@ -79,17 +85,24 @@ def serve_until_ended(settings: ServeSettings, worker: "ChildProcess | None") ->
         def show_addresses(urls: list[str]) -> None:
             urls = reached_at(urls, settings)
             report_addresses(report, urls, settings)
-            click.echo(f"Triolet is ready at {urls[0]}")
+            if not line.follows:  # else whoever read the first server's line may be gone
+                click.echo(f"Triolet is ready at {urls[0]}")
             keep_what_is_there()
             return_large_blocks()
 
-        life = life_of(settings, worker, on_progress=display, on_listening=show_listening, on_ready=show_model)
-        run_or_refuse(
-            partial(
-                run_until_signalled,
-                settings,
-                life,
-                on_serving=show_addresses,
-                on_drain=lambda: report.line("Finishing running answers; once more ends them now, a third time kills."),
-            )
+        life = life_of(settings, worker, line, on_progress=display, on_listening=show_listening, on_ready=show_model)
+        run = partial(
+            run_until_signalled,
+            settings,
+            life,
+            line,
+            on_serving=show_addresses,
+            on_drain=lambda: report.line("Finishing running answers; once more ends them now, a third time kills."),
         )
+        try:
+            run_or_refuse(run)
+        except Exception:
+            if line.heir is None:
+                raise
+            logging.getLogger("triolet.upgrade").exception("the old server failed while it finished its answers")
+        line.leave()

@@ -1,8 +1,8 @@
 """The server's life in one process: the engine around the web, signals around both."""
 
 import socket
-from collections.abc import Awaitable, Callable, Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import ExitStack, asynccontextmanager
 from functools import partial
 
 import trio
@@ -16,13 +16,14 @@ from ..protocol.settings import ServeSettings
 from ..protocol.steps import Ready, ReportProgress
 from ..web.app import create_app
 from ..web.transport.capacity import raise_file_limit
-from ..web.transport.listening import unix_socket
+from ..web.transport.listening import BACKLOG, made_unix_socket, removed_afterwards
 from ..web.transport.tls import Certificates
-from ..web.transport.transport import LAST_WORDS_SECONDS
+from ..web.transport.transport import LAST_WORDS_SECONDS, Departure
 from ..web.transport.transport import serve as serve_web
 from .batches import SeveralBatches, run_beside
 from .memory_needs import parts_of
-from .process import Life
+from .signals import Life
+from .succession import LINGER_SECONDS, Succession
 
 
 def certificates_of(settings: ServeSettings) -> Certificates | None:
@@ -30,14 +31,20 @@ def certificates_of(settings: ServeSettings) -> Certificates | None:
     return Certificates(settings.ssl_certfile, settings.ssl_keyfile) if settings.ssl_certfile is not None else None
 
 
-@contextmanager
-def own_sockets(settings: ServeSettings) -> Generator[Sequence[socket.socket] | None]:
-    """The Unix socket, if the settings have one; without sockets the web listens on host and port."""
-    if settings.uds is None:
-        yield None
-    else:
-        with unix_socket(settings.uds) as sock:
-            yield [sock]
+@asynccontextmanager
+async def own_sockets(settings: ServeSettings, line: Succession) -> AsyncGenerator[Sequence[socket.socket]]:
+    """Sockets that listen: those of the server before this one, if there was one. A Unix socket's file goes with the
+    last server of the line.
+    """
+    with ExitStack() as stack:
+        if not line.sockets and settings.uds is not None:
+            line.sockets.append([stack.enter_context(made_unix_socket(settings.uds))])
+        elif not line.sockets:
+            listeners = await trio.open_tcp_listeners(settings.port, host=settings.host, backlog=BACKLOG)
+            line.sockets.append([socket.socket(fileno=listener.socket.detach()) for listener in listeners])
+        if settings.uds is not None:
+            stack.enter_context(removed_afterwards(settings.uds, unless=line.over.is_set))
+        yield [sock for each in line.sockets for sock in each]
 
 
 async def run_server(
@@ -45,6 +52,7 @@ async def run_server(
     stop: trio.Event,
     *,
     at_once: trio.Event | None = None,
+    line: Succession | None = None,
     worker: ChildProcess | None = None,
     certificates: Certificates | None = None,
     on_progress: ReportProgress,
@@ -54,19 +62,23 @@ async def run_server(
 ) -> None:
     """Listen, load, serve until `stop` is set, drain, return; started with the URLs when the model is loaded.
 
-    `at_once`, set later, ends the running answers. If the engine fails, it sets `stop` and raises.
+    `at_once`, set later, ends the running answers. If the engine fails, it sets `stop` and raises. `line` says who
+    serves before and after.
     """
-    run = partial(run_engine, settings, worker=worker, on_progress=on_progress, beside=partial(run_beside, settings))
+    line = line or Succession(settings)
+    beside = partial(run_beside, settings, line)
+    run = partial(run_engine, settings, worker=worker, on_progress=on_progress, beside=beside)
     if settings.models:
-        batches, parts = SeveralBatches(), await parts_of(settings)
+        batches, parts = SeveralBatches(line), await parts_of(settings)
         several = partial(run_several, settings, parts=parts, on_progress=on_progress)
         run = partial(several, beside=batches.run_lines, beside_all=batches.run)
-    with own_sockets(settings) as sockets:
+    async with own_sockets(settings, line) as sockets:
         await serve_engine(
             settings,
             run,
             stop,
             at_once=at_once,
+            line=line,
             sockets=sockets,
             certificates=certificates,
             on_listening=on_listening,
@@ -81,6 +93,7 @@ async def serve_engine(
     stop: trio.Event,
     *,
     at_once: trio.Event | None = None,
+    line: Succession | None = None,
     sockets: Sequence[socket.socket] | None,
     certificates: Certificates | None,
     on_listening: Callable[[list[str]], None] = lambda urls: None,
@@ -104,9 +117,13 @@ async def serve_engine(
     async with trio.open_nursery() as engine_nursery:
         engine: Server = await engine_nursery.start(run_engine_then_drain)
 
-        async def stop_admitting() -> None:
+        async def stop_admitting() -> Departure | None:
             await stop.wait()
+            if line is not None and line.over.is_set():
+                wait_idle = engine.gateway.wait_idle
+                return Departure(LINGER_SECONDS, settings.upgrade_timeout, line.let_go, engine.begin_drain, wait_idle)
             engine.begin_drain()
+            return None
 
         def end_requests(why: str = "") -> None:
             engine.gateway.fail_all(ApiError("shutting_down", f"The server shut down before the end{why}."))
@@ -116,6 +133,8 @@ async def serve_engine(
             end_requests()
 
         overdue = f": the answer took longer than {settings.drain_timeout:g} s (--drain-timeout)"
+        if line is not None:
+            await line.take_over(engine)
         if at_once is not None:
             engine_nursery.start_soon(end_requests_at_once, at_once)
         async with trio.open_nursery() as web_nursery:
@@ -150,6 +169,7 @@ async def serve_engine(
 def life_of(
     settings: ServeSettings,
     worker: ChildProcess | None,
+    line: Succession,
     *,
     on_progress: ReportProgress,
     on_listening: Callable[[list[str]], None],
@@ -160,6 +180,7 @@ def life_of(
     run = partial(
         run_server,
         settings,
+        line=line,
         worker=worker,
         certificates=certificates,
         on_progress=on_progress,

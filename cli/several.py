@@ -22,7 +22,8 @@ from ..protocol.settings import ServeSettings
 from ..protocol.steps import Ready, ReportProgress
 from ..web.transport.listening import BACKLOG, bind_tcp, unix_socket, urls_of
 from .batches import run_beside
-from .process import Life
+from .signals import Life
+from .succession import Succession
 
 FRONT_MODULE: Final = "triolet.cli.front"
 LEAVE_SECONDS: Final = 3.0  # for the fronts after the drain timeout: last messages, then closing
@@ -96,7 +97,7 @@ async def run_fronts(
 
                 async def load() -> None:
                     ready = await core.start(nursery, on_progress, worker)
-                    nursery.start_soon(run_beside, settings, core, ready)
+                    nursery.start_soon(run_beside, settings, Succession(settings), core, ready)
                     on_ready(ready, settings)
 
                 async with trio.open_nursery() as loading:
@@ -122,6 +123,7 @@ async def run_fronts(
 def life_of(
     settings: ServeSettings,
     worker: ChildProcess | None,
+    line: Succession,
     *,
     on_progress: ReportProgress,
     on_listening: Callable[[list[str]], None],

@@ -138,6 +138,7 @@ class ServeSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     operator_keys: tuple[str, ...] = ()  # for metrics, ledger and dashboard; none: an API key opens these too
     allow_origins: tuple[str, ...] = ()  # of pages whose scripts may use the server; "*": all
     drain_timeout: float = 30.0  # streams in flight at shutdown get this long
+    upgrade_timeout: float = 3600.0  # and those that a server has when another one takes over
     stall_timeout: float = 60.0  # a stream ends when its reader takes nothing for this long
     send_timeout: float = 30.0  # longest wait of one socket send
     keep_alive_timeout: float = 75.0  # a connection between requests; load balancers keep theirs for 60

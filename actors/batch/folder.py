@@ -46,9 +46,11 @@ PRAGMA user_version = 1;
 class DataFolder(Database):
     """One process's way to the folder."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, follows: bool = False) -> None:
+        """`follows`: this process takes the place of its parent, which still answers what it has begun."""
         super().__init__(path / "batches.sqlite", _SCHEMA)
         self.path = path
+        self.follows = follows
         self._lock: int | None = None
 
     def file_path(self, id: str) -> Path:
@@ -72,7 +74,8 @@ class DataFolder(Database):
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 os.ftruncate(lock, 0)
-                os.write(lock, _who(os.getpid()).encode())
+                before = f"\n{_who(os.getppid())}" if self.follows else ""
+                os.write(lock, f"{_who(os.getpid())}{before}".encode())
             except BlockingIOError:
                 os.close(lock)
                 return False
@@ -94,10 +97,12 @@ class DataFolder(Database):
                 f"Whether another server runs the batches of {self.path} cannot be known: {error}. "
                 "Start this one with --data and a folder on a local disk that it may write to.",
             ) from error
-        if owner not in (None, _who(os.getpid()), _who(os.getppid())):  # a web process is its server's child
+        ours = _who(os.getpid()), _who(os.getppid())  # a web process is its server's child, and the next server too
+        lines = owner.splitlines() if owner is not None else []
+        if lines and not any(line in ours for line in lines):
             raise ApiError(
                 "conflict",
-                f"Another server ({owner}) runs the batches of {self.path}; "
+                f"Another server ({lines[0]}) runs the batches of {self.path}; "
                 "start this one with --data and a folder of its own.",
             )
 

@@ -56,12 +56,13 @@ class BatchRunner:
         self._turns: defaultdict[str, trio.Lock] = defaultdict(trio.Lock)  # by key
         self._checks: defaultdict[str, trio.Lock] = defaultdict(trio.Lock)  # by key: whose input file is read
         self._cleaned = -CLEAN_SECONDS
-        self._began = int(time.time())
+        # What came before is left by a process that is gone, unless that one still receives files.
+        self._began = 0 if folder.follows else int(time.time())
 
     async def wait_for_work(self) -> None:
         """Wait until the folder exists and this process may run its batches. A folder that it cannot use is no error:
         most servers run no batches."""
-        told = False
+        told, before = False, ""
         while True:
             problem = ""
             try:
@@ -71,9 +72,10 @@ class BatchRunner:
                     problem = f"another server runs the batches of {self._folder.path}"
             except OSError as error:
                 problem = f"no batches run: {error}"
-            if problem and not told:
+            if problem and problem == before and not told:  # a server that hands over lets go soon
                 told = True
                 _LOG.warning("%s; --data names another folder", problem)
+            before = problem
             await trio.sleep(LOOK_SECONDS)
 
     async def run(self, until_idle: bool = False) -> None:

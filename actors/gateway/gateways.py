@@ -77,6 +77,11 @@ class Gateways:
     def live_requests(self) -> int:
         return sum(gateway.live_requests for gateway in self._all.values())
 
+    async def wait_idle(self) -> None:
+        """Wait until no model has a live request."""
+        for gateway in tuple(self._all.values()):
+            await gateway.wait_idle()
+
     def history(self, wanted: str, tenant: str) -> History | None:
         found = (gateway.history(wanted, tenant) for gateway in self._all.values())
         return next((history for history in found if history is not None), None)

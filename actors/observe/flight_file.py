@@ -117,9 +117,9 @@ class FlightFile:
 def make_room(folder: Path) -> None:
     """The folder, with at most KEPT recordings of processes that are gone."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    for stacks in folder.glob("*.stacks"):
-        if _is_left(stacks):
-            stacks.unlink(missing_ok=True)
+    for other in (*folder.glob("*.stacks"), *folder.glob("*.upgrade")):
+        if _is_left(other):
+            other.unlink(missing_ok=True)
     left = sorted(file for file in folder.glob("*.jsonl") if _is_left(file))  # their names begin with a time
     for file in left[:-KEPT]:
         file.unlink(missing_ok=True)

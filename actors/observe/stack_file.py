@@ -29,8 +29,8 @@ _LOG: Final = logging.getLogger("triolet.flight")
 
 
 @contextmanager
-def stacks_on_signal(folder: Path) -> Generator[None]:
-    """Heed SIGUSR2 in the block, which is in a trio task; where the folder cannot be used, ignore it."""
+def stacks_on_signal(folder: Path) -> Generator[Path | None]:
+    """Heed SIGUSR2 in the block, which is in a trio task; the file, or None where the folder cannot be used."""
     signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # also behind the block: a late question ends nothing
     file = folder / f"{time.time_ns()}-{os.getpid()}{SUFFIX}"  # containers that share a folder have the same numbers
     try:
@@ -38,7 +38,7 @@ def stacks_on_signal(folder: Path) -> Generator[None]:
         number = open_own(file, os.O_RDWR | os.O_APPEND)
     except OSError as error:
         _LOG.warning("SIGUSR2 will not show where this process is: %s", error)
-        yield
+        yield None
         return
     ended, root = Event(), trio.lowlevel.current_root_task()
     assert root is not None, "trio runs"
@@ -60,7 +60,7 @@ def stacks_on_signal(folder: Path) -> Generator[None]:
     faulthandler.register(signal.SIGUSR2, number, all_threads=True, chain=False)
     thread.start()
     try:
-        yield
+        yield file
     finally:
         faulthandler.unregister(signal.SIGUSR2)
         ended.set()

@@ -8,7 +8,7 @@ import errno
 import os
 import socket
 import stat
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -47,20 +47,33 @@ def bind_tcp(host: str, port: int, *, shared: bool = False) -> list[socket.socke
 @contextmanager
 def unix_socket(path: str) -> Generator[socket.socket]:
     """A listening socket at `path`; its file is removed after the block. Raises OSError if that fails."""
+    with made_unix_socket(path) as sock, removed_afterwards(path):
+        yield sock
+
+
+@contextmanager
+def removed_afterwards(path: str, unless: Callable[[], bool] = lambda: False) -> Generator[None]:
+    """Remove the file of a socket after the block."""
+    made = os.stat(path).st_ino
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            if os.stat(path).st_ino == made and not unless():  # not a file of another server that replaced it
+                os.unlink(path)
+
+
+@contextmanager
+def made_unix_socket(path: str) -> Generator[socket.socket]:
+    """The same, and the file stays."""
     refuse_used_path(path)
     with suppress(FileNotFoundError):
         os.unlink(path)
     with socket.socket(socket.AF_UNIX) as sock:
         sock.bind(path)
-        made = os.stat(path).st_ino
-        try:
-            os.chmod(path, OWNER_ONLY)  # before it listens, so nobody has connected
-            sock.listen(BACKLOG)
-            yield sock
-        finally:
-            with suppress(OSError):
-                if os.stat(path).st_ino == made:  # not a file of another server that replaced it
-                    os.unlink(path)
+        os.chmod(path, OWNER_ONLY)  # before it listens, so nobody has connected
+        sock.listen(BACKLOG)
+        yield sock
 
 
 def refuse_used_path(path: str) -> None:

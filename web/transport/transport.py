@@ -5,13 +5,14 @@ checks what we rely on. No input may end the process (tests/web/transport/test_h
 
 Stopping: no new connections, idle ones are closed, requests in flight get `drain_timeout`. Then `on_drain_timeout` ends
 the remaining requests, and their last events get LAST_WORDS_SECONDS. What is still open is aborted, so a client that
-does not read causes no further delay. A WebSocket counts as in flight until its handler returns.
+does not read causes no further delay. A WebSocket counts as in flight until its handler returns. `Departure` is kinder.
 """
 
 import logging
 import socket
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
+from typing import NamedTuple
 
 import trio
 from hypercorn.app_wrappers import ASGIWrapper
@@ -35,6 +36,16 @@ WEBSOCKET_MESSAGE_BYTES = 4 * 1024 * 1024  # same limit as an HTTP body
 WEBSOCKET_PING_SECONDS = 20.0
 HEAD_SECONDS = 30.0  # for the head of a request, from its first byte on
 LAST_WORDS_SECONDS = 1.0  # enough for a write and the closing of a WebSocket
+
+
+class Departure(NamedTuple):
+    """Others listen on the same sockets from now on: how to leave, so that no client notices."""
+
+    linger: float  # seconds in which open connections may ask once more; each answer then closes its connection
+    drain: float  # seconds for the answers after that
+    on_closed: Callable[[], Awaitable[None]]  # called when no connection is accepted any more
+    on_lingered: Callable[[], None]  # from now on new requests are to be refused
+    wait_idle: Callable[[], Awaitable[None]]  # for requests without a connection
 
 
 class Connections:
@@ -66,9 +77,13 @@ class Connections:
 
     async def drain(self, timeout: float) -> bool:
         """Close idle connections and wait up to `timeout` for the rest; returns whether all ended."""
-        self._draining = trio.Event()
         for connection in self._open:
             connection.close_if_idle()
+        return await self.wait_ended(timeout)
+
+    async def wait_ended(self, timeout: float) -> bool:
+        """Wait up to `timeout` for all to end; returns whether they have."""
+        self._draining = trio.Event()
         with trio.move_on_after(timeout):
             if self._open:
                 await self._draining.wait()
@@ -90,7 +105,7 @@ async def serve(
     send_timeout: float = 30.0,
     keep_alive_timeout: float = 75.0,
     max_connections: int = 10_000,
-    shutdown_trigger: Callable[[], Awaitable[None]],
+    shutdown_trigger: Callable[[], Awaitable[Departure | None]],
     on_drain_timeout: Callable[[], None] = lambda: None,
     task_status: trio.TaskStatus[list[str]] = trio.TASK_STATUS_IGNORED,
 ) -> None:
@@ -144,12 +159,21 @@ async def serve(
                     async with trio.open_nursery() as accepting:
                         accepting.start_soon(partial(trio.serve_listeners, accept, listeners, handler_nursery=nursery))
                         task_status.started(urls)
-                        await shutdown_trigger()
+                        departure = await shutdown_trigger()
                         accepting.cancel_scope.cancel()
                     await context.terminated.set()
+                    if departure is not None:
+                        await departure.on_closed()
+                        await connections.wait_ended(departure.linger)
+                        departure.on_lingered()
+                        drain_timeout = departure.drain
+                    began = trio.current_time()
                     if not await connections.drain(drain_timeout):
                         on_drain_timeout()
                         await connections.drain(LAST_WORDS_SECONDS)
+                    if departure is not None:
+                        with trio.move_on_at(began + drain_timeout):
+                            await departure.wait_idle()
                 finally:
                     connections.abort_all()
                     nursery.cancel_scope.cancel()
