@@ -16,14 +16,33 @@ from ..actors.fronts.front import run_front
 from ..actors.fronts.front_link import DECODER, FrontLink, SchedulerLost
 from ..actors.logs import log_to_stderr
 from ..actors.observe.flight_file import FOLDER
+from ..actors.observe.server import Server
 from ..actors.observe.stack_file import stacks_on_signal
 from ..actors.supervisor.link import Link
-from ..protocol.fronts import OpenFront
+from ..protocol.fronts import Drain, OpenFront
 from ..protocol.settings import EngineSettings
 from .process import EXIT_MARGIN, exit_after, keep_what_is_there, return_large_blocks
 from .serving import certificates_of, serve_engine
+from .succession import LINGER_SECONDS
 
 log = logging.getLogger("triolet.fronts")
+
+
+class FrontPlace:
+    """What a web process knows of the servers before and after its own: what the scheduler's process tells it."""
+
+    def __init__(self, link: FrontLink) -> None:
+        self.over = trio.Event()
+        self._link = link
+
+    async def take_over(self, engine: Server) -> None:
+        if not self._link.may_listen.is_set():
+            await engine.loaded.wait()
+            self._link.say_ready()
+            await self._link.may_listen.wait()
+
+    async def let_go(self) -> None:
+        """The scheduler's process has said so for all."""
 
 
 async def serve_front(stream: trio.SocketStream, sockets: list[socket.socket]) -> None:
@@ -35,15 +54,20 @@ async def serve_front(stream: trio.SocketStream, sockets: list[socket.socket]) -
     log_to_stderr(settings.engine)
     certificates = certificates_of(settings)
 
-    def drain(now: bool) -> None:
-        exit_after(EXIT_MARGIN if now else settings.drain_timeout + EXIT_MARGIN)
-        (at_once if now else stop).set()
+    def drain(order: Drain) -> None:
+        if order.handed_over:
+            place.over.set()
+            exit_after(LINGER_SECONDS + settings.upgrade_timeout + EXIT_MARGIN)
+        else:
+            exit_after(EXIT_MARGIN if order.at_once else settings.drain_timeout + EXIT_MARGIN)
+        (at_once if order.at_once else stop).set()
 
     def reload() -> None:
         if certificates is not None:
             certificates.reload()
 
     front = FrontLink(link, opening, on_drain=drain, on_reload=reload)
+    place = FrontPlace(front)
     with stacks_on_signal(data_folder(settings.data) / FOLDER):
         async with trio.open_nursery() as nursery:
             await nursery.start(
@@ -53,6 +77,7 @@ async def serve_front(stream: trio.SocketStream, sockets: list[socket.socket]) -
                     partial(run_front, front, opening),
                     stop,
                     at_once=at_once,
+                    line=place,
                     sockets=sockets,
                     certificates=certificates,
                 )

@@ -4,6 +4,7 @@ import socket
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from functools import partial
+from typing import Protocol
 
 import trio
 
@@ -87,13 +88,27 @@ async def run_server(
         )
 
 
+class Place(Protocol):
+    """A process's place between the server before its own and the one after it (succession.py)."""
+
+    over: trio.Event  # another server accepts the connections
+
+    async def take_over(self, engine: Server) -> None:
+        """Return when this process is to accept connections."""
+        ...
+
+    async def let_go(self) -> None:
+        """It accepts no more."""
+        ...
+
+
 async def serve_engine(
     settings: ServeSettings,
     run: Callable[..., Awaitable[None]],
     stop: trio.Event,
     *,
     at_once: trio.Event | None = None,
-    line: Succession | None = None,
+    line: Place | None = None,
     sockets: Sequence[socket.socket] | None,
     certificates: Certificates | None,
     on_listening: Callable[[list[str]], None] = lambda urls: None,

@@ -6,7 +6,7 @@ slow it down. A front is the same program as a server of one process, without th
 
 import socket
 from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
 from typing import Final
 
@@ -20,40 +20,64 @@ from ..actors.gateway.quotas import Quotas
 from ..actors.supervisor.child_process import ChildProcess
 from ..protocol.settings import ServeSettings
 from ..protocol.steps import Ready, ReportProgress
-from ..web.transport.listening import BACKLOG, bind_tcp, unix_socket, urls_of
+from ..web.transport.listening import BACKLOG, bind_tcp, made_unix_socket, removed_afterwards, urls_of
 from .batches import run_beside
 from .signals import Life
-from .succession import Succession
+from .succession import ASK_SECONDS, LINGER_SECONDS, Succession
 
 FRONT_MODULE: Final = "triolet.cli.front"
 LEAVE_SECONDS: Final = 3.0  # for the fronts after the drain timeout: last messages, then closing
 
 
+Listening = Callable[[int], AbstractContextManager[Sequence[socket.socket]]]  # the sockets of a web process, by number
+
+
 @contextmanager
-def shared_listeners(settings: ServeSettings) -> Generator[tuple[list[str], Callable[[], Sequence[socket.socket]]]]:
-    """The server's URLs, and a function that makes the sockets of one more front.
+def shared_listeners(settings: ServeSettings, line: Succession) -> Generator[tuple[list[str], Listening]]:
+    """The server's URLs, and the sockets of each front.
 
-    With a TCP port each front has its own socket (SO_REUSEPORT), and the kernel gives a dead one's connections to the
-    others. A Unix socket has one queue, from which any free front takes.
+    With a TCP port each front has its own (SO_REUSEPORT), and the kernel gives a dead one's connections to the others.
+    A Unix socket has one queue, from which any free front takes, and so has the port of a server of one process. This
+    process keeps copies, for the server that takes over: it deals those that it gets to its fronts.
     """
-    if settings.uds is not None:
-        with unix_socket(settings.uds) as sock:
-            yield urls_of([sock], secure=False), lambda: [sock.dup()]
-        return
-    reserved = bind_tcp(settings.host, settings.port, shared=True)  # does not listen: it reserves the port
-    try:
-        port: int = reserved[0].getsockname()[1]
-
-        def listen() -> list[socket.socket]:
-            sockets = bind_tcp(settings.host, port, shared=True)
-            for sock in sockets:
-                sock.listen(BACKLOG)
-            return sockets
-
-        yield urls_of(reserved, secure=settings.ssl_certfile is not None), listen
-    finally:
+    secure = settings.ssl_certfile is not None
+    with ExitStack() as stack:
+        if not line.sockets and settings.uds is not None:
+            line.sockets.append([stack.enter_context(made_unix_socket(settings.uds))])
+        if settings.uds is not None:
+            stack.enter_context(removed_afterwards(settings.uds, unless=line.over.is_set))
+        if line.sockets and not line.sockets[0][0].getsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT):
+            one = [sock for each in line.sockets for sock in each]
+            yield urls_of(one, secure=secure), lambda number: nullcontext(one)
+            return
+        line.sockets = dealt(line.sockets, settings.web_processes)
+        left = dict(enumerate(line.sockets))
+        port = line.sockets[0][0].getsockname()[1] if left else settings.port
+        reserved = bind_tcp(settings.host, port, shared=True)  # does not listen: it reserves the port
         for sock in reserved:
-            sock.close()
+            stack.enter_context(sock)
+        port = reserved[0].getsockname()[1]
+
+        @contextmanager
+        def listening(number: int) -> Generator[Sequence[socket.socket]]:
+            if (sockets := left.pop(number, None)) is None:
+                sockets = bind_tcp(settings.host, port, shared=True)
+                line.sockets.append(sockets)
+            try:
+                for sock in sockets:
+                    sock.listen(BACKLOG)
+                yield sockets
+            finally:
+                line.sockets.remove(sockets)
+                for sock in sockets:
+                    sock.close()
+
+        yield urls_of(reserved, secure=secure), listening
+
+
+def dealt(sockets: Sequence[list[socket.socket]], count: int) -> list[list[socket.socket]]:
+    """The same in at most `count` lists."""
+    return [[sock for each in sockets[number::count] for sock in each] for number in range(min(count, len(sockets)))]
 
 
 async def run_fronts(
@@ -61,6 +85,7 @@ async def run_fronts(
     stop: trio.Event,
     *,
     at_once: trio.Event | None = None,
+    line: Succession | None = None,
     worker: ChildProcess | None = None,
     on_progress: ReportProgress,
     on_listening: Callable[[list[str]], None] = lambda urls: None,
@@ -70,24 +95,22 @@ async def run_fronts(
 ) -> None:
     """Listen, load, serve until `stop` is set, drain, return; started with the URLs when the model is loaded.
 
-    `at_once`, set later, ends the running answers.
+    `at_once`, set later, ends the running answers. `line` says who serves before and after.
     """
+    line = line or Succession(settings)
     count = settings.web_processes
     core = Core(settings, Quotas(keys_of(settings.key_tables, count, count)))
     try:
-        with shared_listeners(settings) as (urls, listen):
+        with shared_listeners(settings, line) as (urls, listening):
             async with trio.open_nursery() as nursery:
-                listening = False
-
-                def open_sockets() -> Sequence[socket.socket]:
-                    nonlocal listening
-                    sockets = listen()
-                    if not listening:
-                        on_listening(urls)
-                        listening = True
-                    return sockets
-
-                fronts = Fronts(settings, core, module=FRONT_MODULE, name=process_name(), listen=open_sockets)
+                fronts = Fronts(
+                    settings,
+                    core,
+                    module=FRONT_MODULE,
+                    name=process_name(),
+                    listening=listening,
+                    waits=line.follows,
+                )
                 on_fronts(fronts)
                 ended = trio.Event()
 
@@ -97,15 +120,25 @@ async def run_fronts(
 
                 async def load() -> None:
                     ready = await core.start(nursery, on_progress, worker)
-                    nursery.start_soon(run_beside, settings, Succession(settings), core, ready)
+                    nursery.start_soon(run_beside, settings, line, core, ready)
                     on_ready(ready, settings)
 
                 async with trio.open_nursery() as loading:
                     loading.start_soon(load)
                     loading.start_soon(nursery.start, run_until_drained)
+                    on_listening(urls)
+                if line.follows:
+                    while not fronts.observer.health().ready:  # noqa: ASYNC110  # it is a question
+                        await trio.sleep(ASK_SECONDS)
+                    await line.take_turn()
+                    fronts.listen()
                 task_status.started(urls)
                 await stop.wait()
-                fronts.begin_drain()
+                seconds = LINGER_SECONDS + settings.upgrade_timeout if line.over.is_set() else settings.drain_timeout
+                fronts.begin_drain(handed_over=line.over.is_set())
+                line.close_sockets()
+                if line.over.is_set():
+                    await line.let_go()
 
                 async def end_answers(at_once: trio.Event) -> None:
                     await at_once.wait()
@@ -113,7 +146,7 @@ async def run_fronts(
 
                 if at_once is not None:
                     nursery.start_soon(end_answers, at_once)
-                with trio.move_on_after(settings.drain_timeout + LEAVE_SECONDS):
+                with trio.move_on_after(seconds + LEAVE_SECONDS):
                     await ended.wait()
                 nursery.cancel_scope.cancel()
     finally:
@@ -139,6 +172,7 @@ def life_of(
     run = partial(
         run_fronts,
         settings,
+        line=line,
         worker=worker,
         on_progress=on_progress,
         on_listening=on_listening,

@@ -22,7 +22,7 @@ from ..protocol.settings import ServeSettings
 from . import waiter
 from .process import EXIT_MARGIN, exit_after
 from .succession import LINGER_SECONDS, NotFollowed, Succession
-from .upgrade_note import DONE, FAILED, tell
+from .upgrade_note import DONE, FAILED, Teller
 
 # After the second signal: for the answers' last events to be written and read, and for the connections to close.
 GOODBYE_SECONDS: Final = 3.0
@@ -78,18 +78,20 @@ async def run_until_signalled(
     terminal = Terminal(settings)
     heeded = (*waiter.ENDINGS, signal.SIGHUP, *((waiter.TOLD_TO_END,) if line.follows else ()))
     with stacks_on_signal(flight) as stacks, trio.open_signal_receiver(*heeded) as signals:
+        teller = Teller(stacks)
         async with trio.open_nursery() as nursery:
 
             async def upgrade() -> None:
                 """Let another server take over, and end with the last answer."""
+                tell = teller.attempt()
                 try:
-                    if not serving or stop.is_set():
+                    if not serving or (stop.is_set() and not line.over.is_set()):
                         raise NotFollowed("the server does not serve yet, or no more")
-                    await line.follow(stop.is_set, partial(tell, stacks))
+                    await line.follow(stop.is_set, tell)
                 except NotFollowed as error:
-                    tell(stacks, FAILED, str(error))
+                    tell(FAILED, str(error))
                     return
-                tell(stacks, DONE, f"process {line.heir} serves; process {os.getpid()} ends with its last answer")
+                tell(DONE, f"process {line.heir} serves; process {os.getpid()} ends with its last answer")
                 exit_after(LINGER_SECONDS + settings.upgrade_timeout + EXIT_MARGIN, line.leave)
                 stop.set()
                 await line.wait_heir_gone()

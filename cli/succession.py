@@ -32,7 +32,7 @@ from .upgrade_note import BEGUN
 if TYPE_CHECKING:
     from ..actors.observe.server import Server
 
-LINGER_SECONDS: Final = 5.0  # in which connections that the old process has accepted may still ask
+LINGER_SECONDS: Final = 3.0  # in which connections that the old process has accepted may still ask
 START_SECONDS: Final = 3600.0  # for the new one: it may fetch its model
 END_SECONDS: Final = 10.0  # for one that failed to end by itself
 ASK_SECONDS: Final = 0.05  # between looks at a server's health
@@ -77,16 +77,16 @@ class Succession:
 
     async def take_over(self, engine: "Server") -> None:
         """Return when this process is to accept connections: at once for the first, else when it is ready and told."""
-        if self._inherited is None:
-            return
-        await engine.loaded.wait()
-        while not (await engine.health()).ready:  # noqa: ASYNC110  # it is a question
-            await trio.sleep(ASK_SECONDS)
-        await self.take_turn()
+        if self._inherited is not None:
+            await engine.loaded.wait()
+            while not (await engine.health()).ready:  # noqa: ASYNC110  # it is a question
+                await trio.sleep(ASK_SECONDS)
+            await self.take_turn()
 
     async def take_turn(self) -> None:
         """Say that this process is ready, and wait until the one before accepts no more."""
-        assert self._inherited is not None
+        if self._inherited is None:
+            return
         self._before = link = socket.socket(fileno=self._inherited.link)
         link.setblocking(False)
         with suppress(OSError):  # it is gone, or goes meanwhile: then this process serves alone
@@ -173,6 +173,11 @@ class Succession:
             self._heir.wait()  # at once
             self._to_heir.socket.close()
         self._heir = None
+
+    def close_sockets(self) -> None:
+        """This process's copies: those of others go on."""
+        for sock in [sock for each in self.sockets for sock in each]:
+            sock.close()
 
     async def let_go(self) -> None:
         """This process accepts no more."""

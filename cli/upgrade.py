@@ -16,7 +16,7 @@ from ..actors.observe.flight_file import FOLDER
 from ..actors.observe.stack_file import SUFFIX
 from .options import data_option
 from .refusals import Refusal
-from .upgrade_note import BEGUN, DONE, FAILED
+from .upgrade_note import BEGUN, DONE, FAILED, told
 from .upgrade_note import SUFFIX as NOTE
 
 _LOOK_SECONDS: Final = 0.1
@@ -49,7 +49,7 @@ def upgrade(data: str | None, pid: int | None) -> None:
         raise Refusal(f"process {pid} is no Triolet server of this user: take the one that you started")
     with _note(server) as note:
         os.kill(server.pid, signal.SIGHUP)
-        for what, text in _lines(note, server.pid):
+        for what, text in told(_lines(note, server.pid)):
             click.echo(text if what != BEGUN else f"The new server is {text}", err=what == FAILED)
             if what == FAILED:
                 raise SystemExit(1)
@@ -116,14 +116,12 @@ def _note(server: RunningServer) -> Generator[int]:
         os.close(note)
 
 
-def _lines(note: int, pid: int) -> Iterator[tuple[str, str]]:
+def _lines(note: int, pid: int) -> Iterator[bytes]:
     """What the server says, as it says it. Raises ClickException if it ends."""
     rest, lives = b"", True
     while lives:
         lives = Path(f"/proc/{pid}").exists()
         *lines, rest = (rest + os.read(note, 1 << 16)).split(b"\n")
-        for line in lines:
-            what, _, text = line.decode(errors="replace").partition(" ")
-            yield what, text
+        yield from lines
         time.sleep(_LOOK_SECONDS)
     raise click.ClickException(f"process {pid} has ended; its log says why")

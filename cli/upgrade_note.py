@@ -4,7 +4,10 @@ stack file. Where there is none, nobody asked but by SIGHUP, and the log says it
 
 import logging
 import os
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Final
 
@@ -15,13 +18,33 @@ FAILED: Final = "failed"
 _LOG: Final = logging.getLogger("triolet.upgrade")
 
 
-def tell(stacks: Path | None, what: str, text: str) -> None:
-    """One line: BEGUN, DONE or FAILED, and why."""
-    text = " ".join(text.split())
-    _LOG.log(logging.ERROR if what == FAILED else logging.INFO, "upgrade %s: %s", what, text)
-    if stacks is None:
-        return
-    with suppress(OSError):
-        note = os.open(stacks.with_suffix(SUFFIX), os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
-        with open(note, "w", encoding="utf-8") as file:
-            file.write(f"{what} {text}\n")
+class Teller:
+    """Tells of one attempt after another. Each line has its number, so that nobody takes another one's end for his."""
+
+    def __init__(self, stacks: Path | None) -> None:
+        self._stacks = stacks
+        self._attempts = count(1)
+
+    def attempt(self) -> Callable[[str, str], None]:
+        """What tells of the next one: BEGUN, DONE or FAILED, and the words."""
+        return partial(self._tell, next(self._attempts))
+
+    def _tell(self, number: int, what: str, text: str) -> None:
+        text = " ".join(text.split())
+        _LOG.log(logging.ERROR if what == FAILED else logging.INFO, "upgrade %s: %s", what, text)
+        if self._stacks is None:
+            return
+        with suppress(OSError):
+            note = os.open(self._stacks.with_suffix(SUFFIX), os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+            with open(note, "w", encoding="utf-8") as file:
+                file.write(f"{number} {what} {text}\n")
+
+
+def told(lines: Iterable[bytes]) -> Iterator[tuple[str, str]]:
+    """What is said of the first attempt that is named, and the words."""
+    first = None
+    for line in lines:
+        number, what, text = line.decode(errors="replace").split(" ", 2)
+        first = first or number
+        if number == first:
+            yield what, text

@@ -39,11 +39,13 @@ class OpenFront(Message, frozen=True, kw_only=True):
 
     `process` is the prefix of its request ids. `clock` is the scheduler's time minus the machine's monotonic clock,
     which all processes share: times cross the link in the scheduler's time.
+    `waits`: accept no connection before `Listen`.
     """
 
     process: str
     settings: ServeSettings
     clock: float
+    waits: bool = False
 
 
 class WorkerNews(Message, frozen=True, kw_only=True):
@@ -93,7 +95,11 @@ class Mail(Message, frozen=True, kw_only=True):
 
 
 class FrontReady(Message, frozen=True, kw_only=True):
-    """front -> scheduler: it serves requests. Before, it answers that the model is being loaded."""
+    """front -> scheduler: it serves requests, or could. Before, it answers that the model is being loaded."""
+
+
+class Listen(Message, frozen=True, kw_only=True):
+    """scheduler -> front: accept connections. The server before this one does so no longer."""
 
 
 class Inquiry(Message, frozen=True, kw_only=True):
@@ -119,15 +125,19 @@ class InquiryAnswer(Message, frozen=True, kw_only=True):
 class Drain(Message, frozen=True, kw_only=True):
     """scheduler -> front: accept nothing new, let running answers finish within the drain timeout, then exit.
 
-    `at_once`, sent after the first: end the running answers now.
+    `at_once`, sent after the first: end the running answers now. `handed_over`: another server listens on the same
+    sockets, and the answers get the time for that.
     """
 
     at_once: bool = False
+    handed_over: bool = False
 
 
 class ReloadCertificate(Message, frozen=True, kw_only=True):
     """scheduler -> front: read the TLS files again."""
 
 
-ToFront = OpenFront | WorkerNews | AdapterNews | Texts | Inquiry | InquiryAnswer | Drain | ReloadCertificate | Ping
+ToFront = (
+    OpenFront | Listen | WorkerNews | AdapterNews | Texts | Inquiry | InquiryAnswer | Drain | ReloadCertificate | Ping
+)
 FromFront = FrontReady | Mail | Inquiry | InquiryAnswer | Pong

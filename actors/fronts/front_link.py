@@ -24,6 +24,7 @@ from ...protocol.fronts import (
     FrontReady,
     Inquiry,
     InquiryAnswer,
+    Listen,
     Mail,
     OpenFront,
     ReloadCertificate,
@@ -59,10 +60,13 @@ class FrontLink:
         link: Link[ToFront],
         opening: OpenFront,
         *,
-        on_drain: Callable[[bool], None],
+        on_drain: Callable[[Drain], None],
         on_reload: Callable[[], None],
     ) -> None:
         self.status = WorkerStatus()
+        self.may_listen = trio.Event()
+        if not opening.waits:
+            self.may_listen.set()
         self.to_scheduler, self._outgoing = trio.open_memory_channel[ToScheduler](float("inf"))  # limited in use
         self.held_open = self._outgoing.clone()  # as in core.py
         self._link = link
@@ -154,8 +158,10 @@ class FrontLink:
                         )
                 case InquiryAnswer():
                     self.questions.take_answer(message)
-                case Drain(at_once=at_once):
-                    self._on_drain(at_once)
+                case Drain():
+                    self._on_drain(message)
+                case Listen():
+                    self.may_listen.set()
                 case ReloadCertificate():
                     self._on_reload()
                 case Ping():

@@ -9,13 +9,14 @@ import logging
 import socket
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from functools import partial
 from typing import Final
 
 import trio
 from msgspec import structs
 
-from ...protocol.fronts import AdapterNews, Drain, OpenFront, ReloadCertificate, ToFront, WorkerNews
+from ...protocol.fronts import AdapterNews, Drain, Listen, OpenFront, ReloadCertificate, ToFront, WorkerNews
 from ...protocol.reports import Figures, FrontsReport, KeptFigures
 from ...protocol.settings import ServeSettings
 from ..core import Core
@@ -44,16 +45,20 @@ class Fronts:
         *,
         module: str,
         name: str,
-        listen: Callable[[], Sequence[socket.socket]],
+        listening: Callable[[int], AbstractContextManager[Sequence[socket.socket]]],
+        waits: bool = False,
     ) -> None:
-        """`module` is what a front runs; `listen` makes the sockets of one more front. `name` begins front names."""
+        """`module` is what a front runs; `listening` has the sockets of a front as long as it runs, by its number.
+        `name` begins front names. `waits`: they accept no connection before `listen`.
+        """
         self.restarts = 0
         self._settings = settings
         self._count = settings.web_processes
         self._core = core
         self._module = module
         self._name = name
-        self._listen = listen
+        self._listening = listening
+        self._waits = waits
         self._lines: dict[str, FrontLine] = {}
         self._started = 0
         self._given_up = 0
@@ -87,10 +92,15 @@ class Fronts:
         """The process id of each front, by the name that begins its request ids."""
         return {name: line.pid for name, line in self._lines.items()}
 
-    def begin_drain(self) -> None:
+    def listen(self) -> None:
+        """Let all fronts accept connections."""
+        self._waits = False
+        self._broadcast(Listen())
+
+    def begin_drain(self, *, handed_over: bool = False) -> None:
         """Refuse new requests in all fronts; `run` returns when the last front has ended."""
         self._draining = True
-        self._broadcast(Drain())
+        self._broadcast(Drain(handed_over=handed_over))
 
     def end_answers(self) -> None:
         """Draining takes too long: every front ends its running answers."""
@@ -161,6 +171,8 @@ class Fronts:
             _LOG.warning("%s; its requests were cancelled; starting another in %.2f s", why, delay)
             self.restarts += 1
             await trio.sleep(delay)
+            if self._draining:
+                return
         message = f"{why}, {RESTARTS} restarts within {PERIOD:.0f} s did not help"
         _LOG.error("%s; the server goes on without it", message)
         self._given_up += 1
@@ -172,10 +184,13 @@ class Fronts:
         self._started += 1
         name = f"{self._name}w{self._started}"
         limits = part_of(self._settings.limits, number, self._count)
+        listening = ExitStack()
         try:
             keys = keys_of(self._settings.key_tables, number, self._count)
-            process = self._start(name, structs.replace(self._settings, limits=limits, key_tables=keys))
+            sockets = listening.enter_context(self._listening(number))
+            process = self._start(name, structs.replace(self._settings, limits=limits, key_tables=keys), sockets)
         except OSError as error:
+            listening.close()
             return f"a web process cannot be started: {error.strerror}"
         line = FrontLine(
             process,
@@ -196,21 +211,17 @@ class Fronts:
             why = await line.converse(on_ready)
         finally:
             del self._lines[name]
+            listening.close()
             line.end_requests()
             if line.last is not None:
                 self._gone = add_up([self._gone, line.last.accounts]).figures()
             how = await process.end(LAST_RECORDS_SECONDS if self._draining else LAST_WORDS_SECONDS)
         return f"{how} ({why})" if why else how
 
-    def _start(self, name: str, settings: ServeSettings) -> ChildProcess:
-        sockets = self._listen()
-        try:
-            clock = trio.current_time() - time.perf_counter()
-            opening = OpenFront(process=name, settings=settings, clock=clock)
-            return ChildProcess("web", self._module, opening, sockets=sockets)
-        finally:
-            for sock in sockets:  # they now belong to the front, and end with it
-                sock.close()
+    def _start(self, name: str, settings: ServeSettings, sockets: Sequence[socket.socket]) -> ChildProcess:
+        clock = trio.current_time() - time.perf_counter()
+        opening = OpenFront(process=name, settings=settings, clock=clock, waits=self._waits)
+        return ChildProcess("web", self._module, opening, sockets=sockets)
 
     def _news(self) -> WorkerNews:
         status = self._core.status

@@ -15,6 +15,7 @@ from triolet.cli.batches import SeveralBatches
 from triolet.cli.memory_needs import parts_of
 from triolet.cli.options import BUNDLED_MODEL
 from triolet.cli.serving import serve_engine
+from triolet.cli.succession import Succession
 from triolet.protocol.settings import EngineSettings, LimitSettings, ModelSettings, ServeSettings
 
 SOON = 60.0  # seconds: only a hang takes so long
@@ -46,7 +47,7 @@ class House(NamedTuple):
 async def running(settings: ServeSettings) -> AsyncGenerator[House]:
     """The server for the length of a block, drained at its end."""
     opened: list[Several] = []
-    batches, stop = SeveralBatches(), trio.Event()
+    batches, stop = SeveralBatches(Succession(settings)), trio.Event()
 
     async def run(on_open: Any) -> None:
         def keep(several: Several) -> None:
