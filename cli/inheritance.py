@@ -27,7 +27,7 @@ class Inheritance(Struct, frozen=True, kw_only=True):
     address: str
     sockets: tuple[tuple[int, ...], ...]
     link: int  # a socket
-    heirs: int  # the pipe: whoever takes over writes its number
+    heirs: int  # the pipe: whoever hands over writes who follows
 
 
 @cache

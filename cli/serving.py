@@ -148,6 +148,7 @@ async def serve_engine(
             end_requests()
 
         overdue = f": the answer took longer than {settings.drain_timeout:g} s (--drain-timeout)"
+        app = create_app(engine)
         if line is not None:
             await line.take_over(engine)
         if at_once is not None:
@@ -156,7 +157,7 @@ async def serve_engine(
             urls: list[str] = await web_nursery.start(
                 partial(
                     serve_web,
-                    create_app(engine),
+                    app,
                     host=settings.host,
                     port=settings.port,
                     sockets=sockets,

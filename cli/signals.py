@@ -9,7 +9,8 @@ drains as soon as the other serves.
 import logging
 import os
 import signal
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Generator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Final, Literal, NamedTuple
 
@@ -63,6 +64,18 @@ class Terminal:
         return "end" if self._ends else "nothing"
 
 
+@contextmanager
+def _late_ones_kept(numbers: Sequence[signal.Signals], line: Succession) -> Generator[None]:
+    """When trio heeds signals no longer, and another server has taken over, they must not end this process's number."""
+    before = {number: signal.signal(number, line.keep_signal) for number in numbers}
+    try:
+        yield
+    finally:
+        if line.heir is None:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
 async def run_until_signalled(
     settings: ServeSettings,
     life: Life,
@@ -77,7 +90,11 @@ async def run_until_signalled(
     flight = data_folder(settings.data) / FOLDER
     terminal = Terminal(settings)
     heeded = (*waiter.ENDINGS, signal.SIGHUP, *((waiter.TOLD_TO_END,) if line.follows else ()))
-    with stacks_on_signal(flight) as stacks, trio.open_signal_receiver(*heeded) as signals:
+    with (
+        stacks_on_signal(flight) as stacks,
+        _late_ones_kept(heeded, line),
+        trio.open_signal_receiver(*heeded) as signals,
+    ):
         teller = Teller(stacks)
         async with trio.open_nursery() as nursery:
 

@@ -16,6 +16,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
@@ -59,6 +60,7 @@ class Succession:
         self._to_heir: trio.SocketStream
         self._heirs: tuple[int, int] | None = None  # the pipe, made by the first process
         self._before: socket.socket | None = None
+        self._late: list[int] = []
         if inherited is None:
             self.begun.set()
         else:
@@ -93,8 +95,6 @@ class Succession:
             link.send(READY)
             await trio.lowlevel.wait_readable(link)
             link.recv(len(GO))
-        with suppress(OSError):  # the first of the line is gone
-            os.write(self._inherited.heirs, b"%d\n" % os.getpid())
         self.begun.set()
 
     def _follows_a_living_one(self) -> bool:
@@ -119,6 +119,8 @@ class Succession:
             await self._hear_ready()
             if told_to_end():
                 raise NotFollowed("the server was told to end")
+            with suppress(OSError):  # the first of the line is gone
+                os.write(self._pipe(), b"%d\n" % self._heir.pid)
             self.over.set()
         finally:
             if not self.over.is_set():
@@ -190,9 +192,13 @@ class Succession:
                 pass
 
     def tell_heir_to_end(self) -> None:
-        """The next process gets the signals that this one gets."""
-        if self._heir is not None:
+        """This process is told to. One with a waiter leaves it to that one to tell those that serve."""
+        if self._heir is not None and not (self.follows and self.over.is_set()):
             self._heir.send_signal(waiter.TOLD_TO_END)
+
+    def keep_signal(self, number: int, frame: object) -> None:
+        """A signal that comes when nobody heeds signals any more; the waiter does."""
+        self._late.append(number)
 
     async def in_turn(self, work: Callable[[], Awaitable[None]]) -> None:
         """Run what only one process of the line may run at a time, as long as it is this one's turn."""
@@ -211,9 +217,11 @@ class Succession:
         if self._heirs is None:
             os._exit(0)
         arguments = [str(self._heir.pid), str(self._heirs[0])]
-        signal.pthread_sigmask(signal.SIG_BLOCK, waiter.SIGNALS)
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         os.set_inheritable(self._heirs[0], True)
+        signal.pthread_sigmask(signal.SIG_BLOCK, waiter.SIGNALS)
+        for number in self._late:
+            signal.pthread_kill(threading.get_ident(), number)  # pending, also in the waiter
         with suppress(OSError):  # the interpreter is gone: an environment was deleted
             os.execv(sys.executable, [sys.executable, "-I", "-S", "-c", _WAITER, *arguments])
         os._exit(waiter.wait_for(self._heir.pid, self._heirs[0]))

@@ -12,7 +12,7 @@ from quart import Response
 
 from triolet.web.asgi import Application, current_exchange
 from triolet.web.exchange import Wire
-from triolet.web.transport.transport import serve
+from triolet.web.transport.transport import Departure, serve
 
 CANARY_LINES = 20
 CANARY_TEXT = "".join(f"data: line {number}\n\n" for number in range(CANARY_LINES))
@@ -26,6 +26,7 @@ class Served:
     def __init__(self) -> None:
         self.port = 0
         self.stop = trio.Event()
+        self.departure: Departure | None = None  # how it leaves
         self.stopped = trio.Event()
         self.gate = trio.Event()  # canaries pass their middle once it is set
         self.begun = trio.Event()  # /flood or /quiet runs
@@ -176,12 +177,16 @@ async def start_server(nursery: trio.Nursery) -> AsyncGenerator[StartServer, Non
     started: list[Served] = []
 
     async def run(served: Served, options: dict[str, Any], task_status: trio.TaskStatus[list[str]]) -> None:
+        async def stop() -> Departure | None:
+            await served.stop.wait()
+            return served.departure
+
         settings: dict[str, Any] = {"drain_timeout": 0.0, "keep_alive_timeout": 60.0} | options
         await serve(
             small_app(served),
             host="127.0.0.1",
             port=0,
-            shutdown_trigger=served.stop.wait,
+            shutdown_trigger=stop,
             task_status=task_status,
             **settings,
         )

@@ -152,6 +152,23 @@ async def test_a_folder_belongs_to_one_server(folder: DataFolder) -> None:
     assert f"process {os.getpid()} on {socket.gethostname()}" in (folder.path / "lock").read_text()
 
 
+async def test_a_server_that_hands_over_and_the_next_one_share_the_folder(folder: DataFolder) -> None:
+    await store(folder, 1)
+    hold = (
+        "import sys; from pathlib import Path; from triolet.actors.batch.folder import DataFolder\n"
+        "assert DataFolder(Path(sys.argv[1]), follows=True).try_lock(); print('held', flush=True); sys.stdin.read()"
+    )
+    with subprocess.Popen(  # noqa: ASYNC220  # nothing else runs here
+        [sys.executable, "-c", hold, str(folder.path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as child:
+        assert child.stdin is not None
+        assert child.stdout is not None
+        child.stdout.readline()
+        assert not folder.try_lock()
+        folder.refuse_if_foreign()
+        child.stdin.close()
+
+
 async def test_a_process_of_another_machine_with_the_same_number_is_another_server(folder: DataFolder) -> None:
     await store(folder, 1)
     holder = DataFolder(folder.path)

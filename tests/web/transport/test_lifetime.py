@@ -249,6 +249,40 @@ async def test_shutdown_lets_a_stream_finish_and_takes_no_new_connection(start_s
         await served.stopped.wait()
 
 
+async def test_when_others_listen_each_open_connection_may_ask_once_more(start_server: StartServer) -> None:
+    served = await start_server(drain_timeout=0.0)
+    closed, lingered, idle = trio.Event(), trio.Event(), trio.Event()
+
+    async def on_closed() -> None:
+        closed.set()
+
+    served.departure = server.Departure(0.5, 3600.0, on_closed, lingered.set, idle.wait)
+    new, kept, silent, busy = [await served.connect() for _ in range(4)]
+    await busy.send_all(get("/canary"))
+    with trio.fail_after(SOON):
+        await receive_until(busy, b"line 9")
+        await kept.send_all(get("/"))
+        await receive_until(kept, b"hello")
+        served.stop.set()
+        await closed.wait()
+        with pytest.raises(ConnectionRefusedError):
+            await served.connect()
+        for stream in (new, kept):
+            await stream.send_all(get("/"))
+            assert b"\r\nconnection: close\r\n" in (await receive_until(stream, b"hello")).lower()
+            assert await at_end(stream)
+        assert not lingered.is_set()
+        assert await at_end(silent)
+        assert lingered.is_set()
+        served.gate.set()
+        assert (await receive_until(busy, b"\r\n0\r\n\r\n")).endswith(b"data: line 19\n\n\r\n0\r\n\r\n")
+        assert await at_end(busy)
+        await wait_all_tasks_blocked()
+        assert not served.stopped.is_set()  # a request without a connection still runs
+        idle.set()
+        await served.stopped.wait()
+
+
 async def test_what_the_drain_timeout_ends_may_say_so(start_server: StartServer) -> None:
     served: Served = await start_server(drain_timeout=0.0, on_drain_timeout=lambda: served.gate.set())
     stream, idle = await served.connect(), await served.connect()
