@@ -74,7 +74,9 @@ GROUPS: Final[dict[str, dict[str, Setting]]] = {
             "Days that usage records are kept, one of each request; 0: none.  [default: 90 with --data, else 0]",
         ),
         "drain_timeout": Setting(_SECONDS, "Seconds that running answers get at shutdown."),
-        "upgrade_timeout": Setting(_SECONDS, "Seconds that they get when a new server takes over (triolet upgrade)."),
+        "upgrade_timeout": Setting(
+            _SECONDS, "Seconds that running answers get when a new server takes over (triolet upgrade)."
+        ),
     },
     "Security": {
         "api_keys": Setting(

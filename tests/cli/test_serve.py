@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 import urllib.request
 from collections.abc import Generator
 from contextlib import closing, contextmanager
@@ -20,6 +21,7 @@ import trio
 from trio_websocket import wrap_client_stream
 
 from triolet.cli.options import BUNDLED_MODEL, BUNDLED_NAME
+from triolet.loadtest.process import descendants
 
 TRIOLET = str(Path(sys.executable).with_name("triolet"))
 EXIT_SECONDS = 60  # only a hang takes so long; the deadline turns it into a failure
@@ -135,6 +137,14 @@ async def test_what_the_drain_timeout_ends_is_told_so() -> None:
     assert all(re.search(r" INFO triolet\.requests: \S+ error .* shutting_down$", line) for line in logged), report
 
 
+def _command(pid: int) -> bytes:
+    """Empty once it has ended."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
 def _signal_until_draining(process: subprocess.Popen[str]) -> None:
     assert process.stderr is not None
     process.send_signal(signal.SIGINT)
@@ -143,7 +153,7 @@ def _signal_until_draining(process: subprocess.Popen[str]) -> None:
 
 
 @pytest.mark.parametrize("options", [(), ("--web-processes", "2")])
-def test_a_reload_ends_nothing_and_the_second_signal_a_running_answer_with_its_last_event(
+def test_an_upgrade_ends_nothing_and_the_second_signal_a_running_answer_with_its_last_event_and_both_servers(
     options: tuple[str, ...],
 ) -> None:
     with served("--drain-timeout", "1000", *options) as server:
@@ -151,11 +161,15 @@ def test_a_reload_ends_nothing_and_the_second_signal_a_running_answer_with_its_l
         assert _get(f"{server.url}/health/ready")
         with stream(server.url, tokens=1800) as response:
             _signal_until_draining(server.process)
+            started = descendants(server.process.pid)  # the next server too
             server.process.send_signal(signal.SIGINT)
             last = [line for line in _read_to_end(response).splitlines() if line][-1]
             error = json.loads(last.removeprefix(b"data: "))["error"]
             assert (error["code"], error["message"]) == ("shutting_down", "The server shut down before the end.")
             assert server.process.wait(timeout=EXIT_SECONDS) == 0
+            deadline = time.monotonic() + EXIT_SECONDS
+            while any(map(_command, started)):
+                assert time.monotonic() < deadline, [_command(pid) for pid in started]
 
 
 def test_the_third_signal_kills() -> None:

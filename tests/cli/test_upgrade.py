@@ -100,7 +100,8 @@ def command_of(pid: int) -> bytes:
 async def test_one_server_after_another(tmp_path: Path) -> None:
     settings = tmp_path / "triolet.toml"
     settings.write_text("max-choices = 1")
-    with running_server(tmp_path / "log", "--config", str(settings), "--kv-cache-memory", "64MiB") as server:
+    options = ("--config", str(settings), "--kv-cache-memory", "64MiB", "--stall-timeout", "600")
+    with running_server(tmp_path / "log", *options) as server:
         serving = server.log.with_name(f"{server.log.name}-audit") / "serving"
         serving.unlink()  # a server that starts compiles, and starts programs
         expected = SlowReader(server.url).text()

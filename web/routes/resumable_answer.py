@@ -140,7 +140,9 @@ class ResumableAnswer(KeptAnswer):
 
 def unknown_answer() -> ApiError:
     """The same for every reason, so that nobody learns of another's answers."""
-    message = "No answer is kept under this token: it is unknown, or its time is over, or memory was short."
+    message = (
+        "No answer is kept under this token: it is unknown, its time is over, memory was short, or the server is new."
+    )
     return ApiError("not_found", message, param="resume")
 
 
