@@ -88,7 +88,7 @@ async def run_server(
         )
 
 
-class Place(Protocol):
+class PlaceInLine(Protocol):
     """A process's place between the server before its own and the one after it (succession.py)."""
 
     over: trio.Event  # another server accepts the connections
@@ -108,7 +108,7 @@ async def serve_engine(
     stop: trio.Event,
     *,
     at_once: trio.Event | None = None,
-    line: Place | None = None,
+    line: PlaceInLine | None = None,
     sockets: Sequence[socket.socket] | None,
     certificates: Certificates | None,
     on_listening: Callable[[list[str]], None] = lambda urls: None,

@@ -23,7 +23,7 @@ from ..protocol.settings import ServeSettings
 from . import waiter
 from .process import EXIT_MARGIN, exit_after
 from .succession import LINGER_SECONDS, NotFollowed, Succession
-from .upgrade_note import DONE, FAILED, Teller
+from .upgrade_note import DONE, FAILED, UpgradeNotes
 
 # After the second signal: for the answers' last events to be written and read, and for the connections to close.
 GOODBYE_SECONDS: Final = 3.0
@@ -48,7 +48,7 @@ class Life(NamedTuple):
     reload: Callable[[], object]
 
 
-class Terminal:
+class OwnTerminal:
     """A terminal that closes sends SIGHUP too. That ends the process as usual, unless who started it wanted otherwise
     (nohup), or it has a certificate to read again.
     """
@@ -88,19 +88,19 @@ async def run_until_signalled(
     stop, at_once = trio.Event(), trio.Event()
     serving = False
     flight = data_folder(settings.data) / FOLDER
-    terminal = Terminal(settings)
+    terminal = OwnTerminal(settings)
     heeded = (*waiter.ENDINGS, signal.SIGHUP, *((waiter.TOLD_TO_END,) if line.follows else ()))
     with (
         stacks_on_signal(flight) as stacks,
         _late_ones_kept(heeded, line),
         trio.open_signal_receiver(*heeded) as signals,
     ):
-        teller = Teller(stacks)
+        notes = UpgradeNotes(stacks)
         async with trio.open_nursery() as nursery:
 
             async def upgrade() -> None:
                 """Let another server take over, and end with the last answer."""
-                tell = teller.attempt()
+                tell = notes.attempt()
                 try:
                     if not serving or (stop.is_set() and not line.over.is_set()):
                         raise NotFollowed("the server does not serve yet, or no more")

@@ -11,9 +11,6 @@ from typing import Final, NamedTuple
 
 import click
 
-from ..actors.database import data_folder
-from ..actors.observe.flight_file import FOLDER
-from ..actors.observe.stack_file import SUFFIX
 from .options import data_option
 from .refusals import Refusal
 from .upgrade_note import BEGUN, DONE, FAILED, told
@@ -44,6 +41,9 @@ def upgrade(data: str | None, pid: int | None) -> None:
     triolet upgrade --data DIR      the server that was started with --data DIR
     triolet upgrade --pid 4711      one of several
     """
+    from ..actors.database import data_folder
+    from ..actors.observe.flight_file import FOLDER
+
     server = server_of(pid) if pid is not None else server_in(data_folder(data) / FOLDER)
     if server is None:
         raise Refusal(f"process {pid} is no Triolet server of this user: take the one that you started")
@@ -59,6 +59,8 @@ def upgrade(data: str | None, pid: int | None) -> None:
 
 def server_in(folder: Path) -> RunningServer:
     """The one server whose flight recorder is there. Raises Refusal."""
+    from ..actors.observe.stack_file import SUFFIX
+
     found = {
         server.pid: server
         for stacks in folder.glob(f"*{SUFFIX}")
@@ -76,6 +78,8 @@ def server_in(folder: Path) -> RunningServer:
 
 def server_of(pid: int) -> RunningServer | None:
     """The server that is this process, or that it waits for."""
+    from ..actors.observe.stack_file import SUFFIX
+
     for number in (pid, *_children(pid)):
         with suppress(OSError):
             for link in Path(f"/proc/{number}/fd").iterdir():

@@ -18,7 +18,7 @@ FAILED: Final = "failed"
 _LOG: Final = logging.getLogger("triolet.upgrade")
 
 
-class Teller:
+class UpgradeNotes:
     """Tells of one attempt after another. Each line has its number, so that nobody takes another one's end for his."""
 
     def __init__(self, stacks: Path | None) -> None:

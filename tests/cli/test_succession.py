@@ -10,10 +10,10 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from triolet.cli.inheritance import Inheritance
+from triolet.cli.inheritance import READY, Inheritance
 from triolet.cli.several import dealt
-from triolet.cli.succession import GO, READY, NotFollowed, Succession
-from triolet.cli.upgrade_note import BEGUN, DONE, FAILED, SUFFIX, Teller, told
+from triolet.cli.succession import GO, NotFollowed, Succession
+from triolet.cli.upgrade_note import BEGUN, DONE, FAILED, SUFFIX, UpgradeNotes, told
 from triolet.protocol.settings import EngineSettings, ServeSettings
 
 SETTINGS = ServeSettings(engine=EngineSettings(model=""))
@@ -104,12 +104,12 @@ def test_sockets_are_dealt_to_at_most_so_many_processes() -> None:
 
 
 def test_a_note_tells_of_the_first_attempt_that_it_names(tmp_path: Path) -> None:
-    teller = Teller(tmp_path / "1.stacks")
+    notes = UpgradeNotes(tmp_path / "1.stacks")
     note = (tmp_path / "1.stacks").with_suffix(SUFFIX)
-    teller.attempt()(FAILED, "nobody asked")  # makes no file
+    notes.attempt()(FAILED, "nobody asked")  # makes no file
     assert not note.exists()
     note.touch()
-    first, second = teller.attempt(), teller.attempt()
+    first, second = notes.attempt(), notes.attempt()
     first(BEGUN, "one")
     second(FAILED, "another\none runs")
     first(DONE, "one serves")

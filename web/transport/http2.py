@@ -129,6 +129,9 @@ class GuardedHTTP2(hypercorn_h2.H2Protocol):
             if isinstance(event, h2.events.DataReceived) and event.stream_id not in self.streams:
                 await self._drop_late_data(event)
                 continue
+            if isinstance(event, h2.events.RequestReceived) and self.context.terminated.is_set():
+                await self._reset(event.stream_id, h2.errors.ErrorCodes.REFUSED_STREAM)  # so it is safe to ask again
+                continue
             await super()._handle_events([event])
 
     async def _create_stream(self, request: h2.events.RequestReceived) -> None:

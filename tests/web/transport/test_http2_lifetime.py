@@ -129,3 +129,21 @@ async def test_an_answer_that_ends_while_the_server_stops_has_its_end(start_serv
             served.gate.set()
             await client.wait_for(h2.events.StreamEnded)
             await served.stopped.wait()
+
+
+async def test_a_request_to_a_server_that_stops_is_one_that_may_be_repeated_elsewhere(
+    start_server: StartServer,
+) -> None:
+    served = await start_server(drain_timeout=3600.0)
+    client = HTTP2Client(await served.connect())
+    with trio.fail_after(SOON):
+        running = client.request(b"/canary")
+        await client.flush()
+        await client.wait_for(h2.events.DataReceived, running)
+        served.stop.set()
+        await wait_all_tasks_blocked(0.05)
+        late = client.request()
+        await client.flush()
+        assert (await client.wait_for(h2.events.StreamReset, late)).error_code == h2.errors.ErrorCodes.REFUSED_STREAM
+        served.gate.set()
+        await client.wait_for(h2.events.StreamEnded, running)
