@@ -74,7 +74,10 @@ def _ask(url: str, key: str | None) -> DoctorReport:
 def _ask_by_signal(pid: int) -> tuple[list[str], list[Path]]:
     """Where the process is, and the files of its flight recorder. Others, which the signal would end, do not get it."""
     from ..actors.observe.stack_file import END, SUFFIX
+    from .upgrade import server_of
 
+    if (server := server_of(pid)) is not None:  # the process that follows it, if it only waits for that
+        pid = server.pid
     try:
         names = set[str]()
         for link in Path(f"/proc/{pid}/fd").iterdir():

@@ -2,7 +2,8 @@
 
 The next process is started with the same command line and inherits the sockets and a link. It loads its model, listens
 to nobody yet, and says `ready`; whatever goes wrong before ends it alone. The old one then stops accepting and says
-`go`: connections that come in between wait in the sockets' queues, so none is refused and only one process accepts.
+`go`: connections that come in between wait in the sockets' queues, so none is refused and only one process accepts (several
+web processes of both for a moment).
 Each answer stays with the process that began it. Batches are run by one process at a time, in its turn.
 
 At most two processes of a line live at once. The first, whose number service managers watch, ends as the waiter of
@@ -10,7 +11,6 @@ those that follow (waiter.py).
 """
 
 import ctypes
-import logging
 import os
 import signal
 import socket
@@ -40,7 +40,6 @@ ASK_SECONDS: Final = 0.05  # between looks at a server's health
 GO: Final = b"go"
 _PR_SET_CHILD_SUBREAPER: Final = 36
 _WAITER: Final = Path(waiter.__file__).read_text(encoding="utf-8")  # now: a new version may take the file's place
-_LOG: Final = logging.getLogger("triolet.upgrade")
 
 
 class NotFollowed(Exception):
