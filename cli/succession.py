@@ -2,8 +2,8 @@
 
 The next process is started with the same command line and inherits the sockets and a link. It loads its model, listens
 to nobody yet, and says `ready`; whatever goes wrong before ends it alone. The old one then stops accepting and says
-`go`: connections that come in between wait in the sockets' queues, so none is refused and only one process accepts (several
-web processes of both for a moment).
+`go`: connections that come in between wait in the sockets' queues, so none is refused and only one process accepts
+(several web processes of both for a moment).
 Each answer stays with the process that began it. Batches are run by one process at a time, in its turn.
 
 At most two processes of a line live at once. The first, whose number service managers watch, ends as the waiter of
@@ -215,7 +215,7 @@ class Succession:
             os._exit(status if status >= 0 else 128 - status)
         if self._heirs is None:
             os._exit(0)
-        arguments = [str(self._heir.pid), str(self._heirs[0])]
+        arguments = [str(self._heir.pid), str(self._heirs[0]), waiter.NAME]
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         os.set_inheritable(self._heirs[0], True)
         signal.pthread_sigmask(signal.SIG_BLOCK, waiter.SIGNALS)

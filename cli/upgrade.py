@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 
 import click
 
+from . import waiter
 from .options import data_option
 from .refusals import Refusal
 from .upgrade_note import BEGUN, DONE, FAILED, told
@@ -90,7 +91,10 @@ def server_of(pid: int) -> RunningServer | None:
 
 
 def _children(pid: int) -> list[int]:
+    """Those of a waiter, which are servers."""
     with suppress(OSError):
+        if waiter.NAME.encode() not in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0"):
+            return []
         return [int(number) for number in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
     return []
 

@@ -14,6 +14,7 @@ from typing import Final
 PASSED_ON: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 SIGNALS: Final = frozenset((*PASSED_ON, signal.SIGCHLD))
 ENDINGS: Final = (signal.SIGTERM, signal.SIGINT)
+NAME: Final = "triolet-waiter"  # its last argument, by which others know it
 TOLD_TO_END: Final = signal.SIGUSR1  # in the place of ENDINGS, which a manager may also have sent to every process
 
 
