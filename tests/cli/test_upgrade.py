@@ -3,6 +3,7 @@ keeps the number of its process.
 """
 
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -16,7 +17,7 @@ import trio
 
 from triolet.loadtest.process import descendants
 
-from ..conftest import running_server
+from ..conftest import Server, running_server
 
 PATIENCE = 60.0  # seconds, at most
 TRIOLET = str(Path(sys.executable).with_name("triolet"))
@@ -51,9 +52,11 @@ class SlowReader:
         return "".join(json.loads(line)["choices"][0]["text"] for line in lines[:-1] if b'"text"' in line)
 
 
-async def upgrade(pid: int) -> "subprocess.CompletedProcess[bytes]":
-    command = [TRIOLET, "upgrade", "--pid", str(pid)]
-    return await trio.run_process(command, capture_stdout=True, capture_stderr=True, check=False)
+async def upgrade(server: Server, *options: str) -> "subprocess.CompletedProcess[bytes]":
+    """Without options, of the server of the data folder."""
+    own = os.environ | {"XDG_STATE_HOME": str(server.log.parent / "state")}
+    command = [TRIOLET, "upgrade", *options]
+    return await trio.run_process(command, capture_stdout=True, capture_stderr=True, check=False, env=own)
 
 
 async def choices(client: httpx.AsyncClient, count: int) -> int:
@@ -100,7 +103,8 @@ def command_of(pid: int) -> bytes:
 async def test_one_server_after_another(tmp_path: Path) -> None:
     settings = tmp_path / "triolet.toml"
     settings.write_text("max-choices = 1")
-    options = ("--config", str(settings), "--kv-cache-memory", "64MiB", "--stall-timeout", "600")
+    patient = ("--stall-timeout", "600", "--send-timeout", "600")  # with clients that read later
+    options = ("--config", str(settings), "--kv-cache-memory", "64MiB", *patient)
     with running_server(tmp_path / "log", *options) as server:
         serving = server.log.with_name(f"{server.log.name}-audit") / "serving"
         serving.unlink()  # a server that starts compiles, and starts programs
@@ -112,11 +116,11 @@ async def test_one_server_after_another(tmp_path: Path) -> None:
             # The new server has new settings; what the old one has begun it finishes.
             settings.write_text("max-choices = 2")
             async with clients_all_the_time(server.url):
-                done = await upgrade(server.pid)
+                done = await upgrade(server)
                 assert done.returncode == 0, done.stderr + server.log.read_bytes()
                 assert b"serves" in done.stdout
             assert await choices(client, 2) == 200
-            refused = await upgrade(server.pid)
+            refused = await upgrade(server)
             assert (refused.returncode, b"still finishes its answers" in refused.stderr) == (1, True)
             assert b"serve" in command_of(server.pid).split(b"\0")
             assert [reader.text() for reader in readers] == [expected] * 2
@@ -126,7 +130,7 @@ async def test_one_server_after_another(tmp_path: Path) -> None:
 
             # One that cannot start changes nothing.
             settings.write_text("max-choises = 3")
-            refused = await upgrade(server.pid)
+            refused = await upgrade(server, "--pid", str(server.pid))
             assert (refused.returncode, b"unknown key 'max-choises'" in refused.stderr) == (1, True)
             assert b"unknown key 'max-choises'" in server.log.read_bytes()
             assert await choices(client, 2) == 200
@@ -135,7 +139,7 @@ async def test_one_server_after_another(tmp_path: Path) -> None:
             settings.write_text("max-choices = 3")
             reader = SlowReader(server.url)
             async with clients_all_the_time(server.url):
-                done = await upgrade(server.pid)
+                done = await upgrade(server)
                 assert done.returncode == 0, done.stderr + server.log.read_bytes()
             serving.touch()
             assert await choices(client, 3) == 200
