@@ -10,7 +10,7 @@ from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from .openai_formats import JsonSchema
 from .openai_messages import MAX_PARTS, Hint, ParticipantName, ToolCallId
-from .openai_requests import MAX_INT32, MAX_MESSAGES, Count, Deadline, FirstTokenDeadline, neutral
+from .openai_requests import MAX_INT32, MAX_MESSAGES, Count, Deadline, DisconnectPolicy, FirstTokenDeadline, neutral
 from .openai_tools import MAX_TOOLS, FunctionName
 
 Nothing = Annotated[Raw, neutral(None, [])] | UnsetType
@@ -150,6 +150,7 @@ class MessagesBody(CountTokensBody, frozen=True, kw_only=True):
 
     max_tokens: Count
     stream: bool | None = None
+    disconnect_policy: DisconnectPolicy | None = None
     stop_sequences: list[str] | None = None
     temperature: Annotated[float, Meta(ge=0, le=2, description="0 is greedy.")] | None = None
     top_p: Annotated[float, Meta(ge=0, le=1, description="0: only the most probable token.")] | None = None

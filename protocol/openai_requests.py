@@ -78,6 +78,15 @@ TemplateVariables = Annotated[  # Any: JSON values
 ]
 
 
+DisconnectPolicy = Annotated[
+    str,
+    Meta(
+        max_length=32,
+        description="If its client leaves, a stream is cancelled (`cancel`) or goes on (`grace:SECONDS`, `detach`).",
+    ),
+]
+
+
 class StreamOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     include_usage: bool | None = None
     continuous_usage_stats: bool | None = None
@@ -90,6 +99,7 @@ class GenerateBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     model: Annotated[str, Meta(max_length=512, description="Of /v1/models; the served one if left out.")] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
+    disconnect_policy: DisconnectPolicy | None = None
     n: Annotated[int, Meta(ge=1, le=128)] | None = None
     best_of: (
         Annotated[int, Meta(ge=1, le=128, description="So many are generated; the n most probable are the answer.")]

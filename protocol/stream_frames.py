@@ -4,7 +4,7 @@
 from 0. Every `create` is answered by exactly one `finished` or `failed`. If its `id` is taken by a running request, it
 gets an `error` and the running request continues. Frames that belong to no request get an `error` too.
 
-A request made with `resume_seconds` survives its socket. Its first frame is `accepted`, with a token. `resume` with
+With a `disconnect_policy` a request survives its socket. Its first frame is `accepted`, with a token. `resume` with
 this token continues the answer on another socket, from the frame with the number `after`; the numbers go on.
 """
 
@@ -36,7 +36,6 @@ class Create(ClientFrame, frozen=True, kw_only=True, tag="create"):
 
     id: RequestName
     request: Raw
-    resume_seconds: Annotated[float, Meta(gt=0)] | None = None  # it waits so long for the client to come back
     # As a `credit` frame that cannot come late: an answer may be over before the next frame is read.
     credit: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
 
@@ -79,13 +78,12 @@ class ServerFrame(Struct, frozen=True, kw_only=True, tag_field="type"):
 
 
 class AcceptedFrame(ServerFrame, frozen=True, kw_only=True, tag="accepted"):
-    """The first frame of a request with `resume_seconds`. `resume` is the token that continues it on another socket."""
+    """The first frame of a request that survives its socket. `resume` is the token that continues it on another."""
 
     id: str
     seq: int
     request_id: str
     resume: str
-    resume_seconds: float
 
 
 class StartedFrame(ServerFrame, frozen=True, kw_only=True, tag="started"):

@@ -6,7 +6,12 @@ FOLDERS = ("protocol", "kernels", "models", "actors", "web", "cli", "loadtest")
 # An actor's folder knows the actors that it calls; who is wired to whom stands in the files above them.
 _BODIES = ("web.arriving_body", "web.body_budget", "web.large_json")
 _EXCHANGE = ("protocol", "web.access", *_BODIES, "web.errors", "web.exchange", "web.timers")
-_ANSWERED = ("web.generation.asked", "web.generation.collected", "web.generation.sse")
+_ANSWERED = (
+    "web.generation.asked",
+    "web.generation.collected",
+    "web.generation.disconnect",
+    "web.generation.sse",
+)
 _AS_CHAT = ("web.openai.conversation", "web.openai.decode", "web.openai.request")  # dialects that become a chat
 _DIALECTS = ("web.openai", "web.pooling", "web.responses", "web.anthropic", "web.ollama")
 _ROUTED = ("web.arriving_upload", "web.asgi", "web.auth", "actors.batch", "actors.observe", "actors.usage")  # by Quart

@@ -19,6 +19,7 @@ from . import auth
 from .asgi import Application, current_exchange
 from .exchange import Exchange
 from .generation.generation import respond
+from .generation.resumable_answers import ResumableAnswers
 from .openai.dialect import CHAT, COMPLETIONS
 from .openai.openai import read
 from .origins import Origins, allow_scripts
@@ -37,6 +38,7 @@ from .routes import (
     page_files,
     pooling,
     responses,
+    resume,
     stream,
     tokenize,
     usage,
@@ -69,9 +71,12 @@ def create_app(engine: "Server") -> Application:
     asked = digests(settings.operator_keys)
     operator_keys = auth.Keys(asked, origins, "operator key") if asked else keys
     auth.register(app, keys, operator_keys, origins)
-    app.generation_route("/v1/chat/completions")(partial(respond, engine, app.openings, partial(read, CHAT)))
-    app.generation_route("/v1/completions")(partial(respond, engine, app.openings, partial(read, COMPLETIONS)))
-    stream.register(app, keys)
+    resumable = ResumableAnswers(engine, lambda: app.nursery)
+    for path, body in (("/v1/chat/completions", partial(read, CHAT)), ("/v1/completions", partial(read, COMPLETIONS))):
+        app.generation_route(path)(partial(respond, engine, app.openings, body, resumable=resumable))
+    messages.register(app, resumable)
+    resume.register(app, resumable)
+    stream.register(app, keys, resumable)
     responses.register(app, keys)
     dashboard.register(app, operator_keys)
     folder = DataFolder(data_folder(settings.data))
@@ -79,7 +84,7 @@ def create_app(engine: "Server") -> Application:
     batches.register(app, folder)
     usage.register(app, operator_keys if settings.operator_keys else None)
     pages = (openapi, endpoint_list, page_files)
-    for part in (adapters, messages, models, ollama, explain, tokenize, pooling, operators, *pages):
+    for part in (adapters, models, ollama, explain, tokenize, pooling, operators, *pages):
         part.register(app)
     return app
 

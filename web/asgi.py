@@ -1,9 +1,10 @@
 """The general path of a request: hypercorn's events, Quart's routing, our handlers. HTTP/2, odd heads, other routes.
 
-Whatever way an exchange ends, the generation that it started is cancelled. quart-trio cancels a handler when its client
-leaves, but the client can leave after the handler returned its response and before the response's body was asked for
-the first time: a `finally` in the body would not run then. So the request remembers its generation, and the exchange,
-which is around both, ends it. After a normal end that does nothing.
+Whatever way an exchange ends, the generation that it started is cancelled, or left to its next follower if it has a
+`disconnect_policy`. quart-trio cancels a handler when its client leaves, but the client can leave after the handler
+returned its response and before the response's body was asked for the first time: a `finally` in the body would not run
+then. So the request remembers its generation, and the exchange, which is around both, ends it. After a normal end that
+does nothing.
 """
 
 from collections import Counter
@@ -60,6 +61,7 @@ class GenerationRequest(TrioRequest):
     """A request that may own a generation and has a name."""
 
     generation: str | None = None
+    on_leave: Callable[[], object] | None = None
     request_id: str = ""
     tenant: str = ""
     began: float = 0.0

@@ -31,6 +31,7 @@ STREAM_FIELDS: Final[tuple[Field, ...]] = (
 
 FALLBACK_HEADER: Final = "X-Model-Fallback"  # of requests: names of models, in order, to use if theirs is not here
 TIMEOUT_HEADER: Final = "X-Request-Timeout"  # of requests: seconds until the answer is ended
+RESUME_HEADER: Final = "X-Triolet-Resume"  # of streams that can be resumed: the token (generation/resumable_answers.py)
 EXPLAIN_HEADER: Final = "X-Triolet-Explain"  # of requests that want one (generation/explain.py), and of answers
 
 ADDRESS: Final = "triolet.address"  # in the ASGI state of every connection
@@ -76,7 +77,8 @@ class Handshake(Protocol):
 class Exchange(Handshake, Protocol):
     """A request, and what belongs to it until it is answered."""
 
-    generation: str | None  # which it has started, and which ends with it
+    generation: str | None  # which it has started
+    on_leave: Callable[[], object] | None  # what the exchange's end does about it; None: it ends too
     request_id: str
     tenant: str
     began: float  # on trio's clock
@@ -162,8 +164,13 @@ class GenerationRoutes:
         return fields
 
     def end(self, exchange: Exchange) -> None:
-        """The exchange is over. Whatever way it ended, so does its generation; after a normal end it has."""
-        if exchange.generation is not None:
+        """The exchange is over. Whatever way it ended, so does its generation; after a normal end it has.
+
+        Only a generation that may outlive its exchange is left to whoever follows it next.
+        """
+        if exchange.on_leave is not None:
+            exchange.on_leave()
+        elif exchange.generation is not None:
             self._gateway.cancel(exchange.generation)
         if self._on_end is not None:
             self._on_end(exchange)

@@ -12,6 +12,7 @@ from .conftest import PATIENCE, Serve, Server
 
 SOCKETS = 64  # of which the kernel gives each process one: it does not in 1 of 10^19 runs
 CHAT = {"model": "triolet-demo", "messages": [{"role": "user", "content": "Count from 1 to 20."}], "ignore_eos": True}
+GRACE = {"disconnect_policy": f"grace:{PATIENCE:g}"}
 
 Frame = dict[str, Any]
 
@@ -38,7 +39,7 @@ async def test_any_process_says_where_an_answer_is(server: Server) -> None:
     outcomes: set[str] = set()
     with trio.fail_after(PATIENCE):
         async with open_websocket_url(stream_url(server)) as socket:
-            await say(socket, type="create", id="a", resume_seconds=PATIENCE, request=CHAT | {"max_tokens": 8})
+            await say(socket, type="create", id="a", request=CHAT | {"max_tokens": 8} | GRACE)
             frames = [await hear(socket)]
         token = frames[0]["resume"]
         for _ in range(SOCKETS):
@@ -66,8 +67,8 @@ async def test_nothing_is_left_of_clients_that_come_and_go(server: Server) -> No
                 if token:
                     await say(socket, type="resume", id="a", resume=token, after=after)
                 else:
-                    request = CHAT | {"max_tokens": random.choice((4, 200, 1000))}
-                    await say(socket, type="create", id="a", resume_seconds=0.2, request=request)
+                    request = CHAT | {"max_tokens": random.choice((4, 200, 1000)), "disconnect_policy": "grace:0.2"}
+                    await say(socket, type="create", id="a", request=request)
                 for _ in range(random.randrange(1, 8)):
                     frame = await hear(socket)
                     after += 1

@@ -7,6 +7,7 @@ import msgspec
 from ...protocol.anthropic_requests import CountTokensBody, MessagesBody
 from ...protocol.requests import ChatPrompt
 from ..generation.asked import Asked, Origin, ServedModel
+from ..generation.disconnect import waiting_seconds
 from ..openai.decode import decode
 from .message import WholeMessage
 from .message_events import MessageEvents
@@ -20,7 +21,8 @@ def read_messages(served: ServedModel, origin: Origin, data: bytes) -> Asked:
     """Raises ApiError (400, 404)."""
     body = decode(data, _MESSAGES)
     request = generate_from_messages(body, served, origin)
-    return Asked(request, MessageEvents(request) if body.stream else WholeMessage(request))
+    waits = waiting_seconds(body.disconnect_policy, served.limits, stream=body.stream)
+    return Asked(request, MessageEvents(request) if body.stream else WholeMessage(request), waits)
 
 
 def read_prompt(served: ServedModel, origin: Origin, data: bytes) -> ChatPrompt:

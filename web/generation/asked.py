@@ -91,6 +91,7 @@ class Pieces(ABC):
 class Asked(NamedTuple):
     request: Generate
     answer: Whole | Pieces  # what the client asked for
+    waits: float | None = None  # of a stream: seconds without its client before it is cancelled; None: it is at once
 
 
 Read = Callable[[ServedModel, Origin, bytes], Asked]  # of a body; raises ApiError (400, 404)

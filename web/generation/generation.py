@@ -1,7 +1,8 @@
 """`respond` handles a request of any dialect, from its body to its answer, streamed or whole."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Final
 
@@ -26,6 +27,7 @@ from .asked import Asked, Origin, Pieces, Read, Whole
 from .event_stream import EventSource, event_stream, next_events
 from .explain import EXPLAIN_SECONDS, Explainer, explained_stream
 from .models import fallback_models, reading
+from .resumable_answers import ResumableAnswers
 
 if TYPE_CHECKING:
     from ...actors.observe.server import ModelEngine, Server
@@ -34,16 +36,29 @@ if TYPE_CHECKING:
 TRACEPARENT: Final = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}(?=-|$)")
 
 
-async def respond(server: "Server", openings: Deadlines, read: Read, exchange: Exchange) -> Content:
+async def respond(
+    server: "Server", openings: Deadlines, read: Read, exchange: Exchange, resumable: ResumableAnswers | None = None
+) -> Content:
     """Reads the request, hands it to the engine and answers; raises ApiError if the answer is an error status."""
     asks = origin_of(server, exchange)
     async with reading(server, exchange.read_json, read, asks) as (engine, _, asked):
-        return await answer(engine, openings, asked, exchange)
+        return await answer(engine, openings, asked, exchange, resumable)
 
 
-async def answer(engine: "ModelEngine", openings: Deadlines, asked: Asked, exchange: Exchange) -> Content:
-    """What follows once a request was read; raises ApiError if the answer is an error status."""
+async def answer(
+    engine: "ModelEngine",
+    openings: Deadlines,
+    asked: Asked,
+    exchange: Exchange,
+    resumable: ResumableAnswers | None = None,
+) -> Content:
+    """What follows once a request was read; raises ApiError if the answer is an error status.
+
+    `resumable`: where dialects have a `disconnect_policy`.
+    """
     request = asked.request
+    if asked.waits is not None:
+        refuse_explanation(exchange, "ask for it later, at /v1/requests/ID")
     explainer = Explainer(engine, request) if _wants_explanation(exchange) else None
     outbox = engine.gateway.submit(request)
     exchange.generation = request.id
@@ -51,7 +66,11 @@ async def answer(engine: "ModelEngine", openings: Deadlines, asked: Asked, excha
         data = await whole(outbox, asked.answer)
         return json_content(data, extra=() if explainer is None else (await explainer.field(),))
     interval, write = engine.settings.keep_alive_interval, exchange.write_chunk
-    return await _streamed(outbox, asked.answer, interval, write, explainer, openings)
+    begin = None
+    if asked.waits is not None:
+        assert resumable is not None
+        begin = partial(resumable.start_events, request, outbox, asked.answer, seconds=asked.waits, exchange=exchange)
+    return await _streamed(outbox, asked.answer, interval, write, explainer, openings, begin)
 
 
 def deadline(headers: Headers, now: float) -> float | None:
@@ -103,11 +122,12 @@ async def _streamed(
     write: WriteChunk | None,
     explainer: Explainer | None,
     openings: Deadlines,
+    begin: Callable[[tuple[StreamEvent, ...]], Content] | None,
 ) -> Content:
     """Waits for the first events, so that a request refused by the engine gets its error status.
 
     A request that queues longer than the keep-alive interval is answered with 200 and keep-alives until it starts. With
-    an explanation, this happens sooner.
+    an explanation, this happens sooner. `begin` goes on with the first events in a way of its own.
     """
     if explainer is None:
         first = await _first_events(outbox, keep_alive, openings)
@@ -115,6 +135,8 @@ async def _streamed(
         first = await next_events(outbox, min(keep_alive, EXPLAIN_SECONDS))
     if first and isinstance(first[-1], Failed) and not any(isinstance(event, Token) for event in first):
         raise error_of(first[-1])
+    if begin is not None:
+        return begin(first)
     if explainer is not None:
         return Content(explained_stream(outbox, pieces, first, keep_alive, explainer, write), pieces.fields)
     if first and isinstance(first[-1], Finished):

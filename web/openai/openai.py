@@ -4,6 +4,7 @@ import time
 
 from ...protocol.requests import Generate
 from ..generation.asked import Asked, Origin, ServedModel
+from ..generation.disconnect import waiting_seconds
 from .answer import WholeAnswer
 from .chunks import Chunks
 from .decode import decode
@@ -16,8 +17,9 @@ def read(dialect: Dialect[Body], served: ServedModel, origin: Origin, data: byte
     body = decode(data, dialect.decoder)
     request = dialect.generate(body, served, origin)
     reply = _reply(dialect, body, request)
+    waits = waiting_seconds(body.disconnect_policy, served.limits, stream=body.stream)
     if body.stream:
-        return Asked(request, Chunks(reply))
+        return Asked(request, Chunks(reply), waits)
     return Asked(request, WholeAnswer(reply, logprobs=asks_logprobs(body)))
 
 

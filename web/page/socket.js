@@ -10,7 +10,7 @@ import { socketAddress } from "./address.js";
 
 const FIRST_WAIT_MS = 500;
 const LONGEST_WAIT_MS = 10_000;
-const RESUME_SECONDS = 120; // how long the server keeps an answer for a page that is reloaded or cut off
+const POLICY = "grace:120"; // so many seconds an answer goes on for a page that is reloaded or cut off
 const MISDIRECTED_MS = 100; // before another socket, which may reach the right one of several web processes
 const MISDIRECTED_TIMES = 30;
 const TOO_BIG = 1009; // code with which the server closes at a frame above its limit
@@ -131,7 +131,7 @@ export class EngineSocket {
   #again(request, { code, param }) {
     if (code === "model_loading") {
       this.#loading = true; // until a `status` says otherwise
-    } else if (param === "resume_seconds" && this.#resumable) {
+    } else if (param === "disconnect_policy" && this.#resumable) {
       this.#resumable = false;
     } else if (code === "not_found" && request.token && request.request && !request.begun && !request.cancelled) {
       Object.assign(request, { token: null, after: 0 }); // the server was started anew, and nothing of it was seen
@@ -188,7 +188,7 @@ export class EngineSocket {
       pending.sent = true;
       const { token, after, request, cancelled } = pending;
       if (token) this.#send({ type: "resume", id, resume: token, after });
-      else this.#send({ type: "create", id, request, ...(this.#resumable && { resume_seconds: RESUME_SECONDS }) });
+      else this.#send({ type: "create", id, request: { ...request, ...(this.#resumable && { disconnect_policy: POLICY }) } });
       if (cancelled) this.#send({ type: "cancel", id });
     }
   }

@@ -74,12 +74,8 @@ class Frames:
                 frames.append(self.failed(error_of(event)))
         return frames
 
-    def accepted(self, request_id: str, resume: str, resume_seconds: float) -> bytes:
-        return _encode(
-            AcceptedFrame(
-                id=self._id, seq=self._next(), request_id=request_id, resume=resume, resume_seconds=resume_seconds
-            )
-        )
+    def accepted(self, request_id: str, resume: str) -> bytes:
+        return _encode(AcceptedFrame(id=self._id, seq=self._next(), request_id=request_id, resume=resume))
 
     def failed(self, error: ApiError) -> bytes:
         retry_after = msgspec.UNSET if error.retry_after is None else error.retry_after

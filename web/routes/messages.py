@@ -11,12 +11,13 @@ from ..anthropic.errors import anthropic_error
 from ..asgi import Application, current_exchange
 from ..generation.generation import origin_of, respond
 from ..generation.models import reading
+from ..generation.resumable_answers import ResumableAnswers
 
 
-def register(app: Application) -> None:
+def register(app: Application, resumable: ResumableAnswers) -> None:
     server = app.engine
     app.errors.forms["/v1/messages"] = anthropic_error
-    app.generation_route("/v1/messages")(partial(respond, server, app.openings, read_messages))
+    app.generation_route("/v1/messages")(partial(respond, server, app.openings, read_messages, resumable=resumable))
 
     @app.post("/v1/messages/count_tokens")
     async def count_tokens() -> Response:

@@ -19,6 +19,7 @@ from ..generation.asked import Origin, ServedModel
 from ..generation.event_stream import EventSource
 from ..generation.generation import origin
 from ..generation.models import message_reader, reading
+from ..generation.posting import post_all
 from ..generation.sse import encode
 from ..openai.decode import decode
 from ..responses.events import ResponseEvents
@@ -26,7 +27,7 @@ from ..responses.request import restated
 from ..responses.responses import KnownConversation, PreparedResponse, Read, Responses, read_response
 from ..responses.stored_rows import MAX_CONVERSATION_BYTES, said_items
 from .stream import GOING_AWAY, INTERNAL_ERROR, POLICY_VIOLATION, UNSUPPORTED_DATA
-from .stream_outgoing import Outgoing, post_all
+from .stream_outgoing import Outgoing
 
 if TYPE_CHECKING:
     from ...actors.observe.server import Server

@@ -1,77 +1,52 @@
-"""Answers that outlive their socket: a `create` frame with `resume_seconds` starts one, a `resume` frame finds it."""
+"""GET /v1/requests/{id}/events: a stream of server-sent events goes on where its client lost it. DELETE stops it.
+
+`id` is the token in the ids of its events. The last one that the client has comes in `Last-Event-ID`, as browsers send
+it, or as `?after=`; without either the stream is sent from its beginning.
+"""
+
+from typing import Final
+
+from quart_trio.wrappers import TrioResponse as Response
 
 from ...protocol.errors import ApiError
-from ...protocol.requests import Generate
-from ..asgi import Application
-from ..generation.event_stream import EventSource
-from .frames import Frames
-from .kept_answers import KeptAnswers
-from .resumable_answer import ResumableAnswer, unknown_answer
+from ..asgi import Application, current_exchange, quart_response
+from ..generation.event_answer import EventAnswer
+from ..generation.resumable_answers import ResumableAnswers
+from .paging import Query
+
+PATH: Final = "/v1/requests/<id>/events"
+_LONGEST: Final = 12  # digits
 
 
-class ResumableAnswers:
-    """All answers of this process that can be resumed."""
-
-    def __init__(self, app: Application) -> None:
-        self._app = app
-        self._engine = app.engine
-        gateway = app.engine.gateway
-        self._events = gateway.accounts.kept_answers
-        self._kept = KeptAnswers[ResumableAnswer](app.engine.settings.limits.resume_memory, gateway.kept, self._events)
-
-    def check(self, seconds: float) -> None:
-        """Raises ApiError if no answer may be kept for so long."""
-        longest = self._engine.settings.limits.max_resume_seconds
-        if seconds > longest:
-            message = f"This server keeps an answer for at most {longest:g} seconds (--max-resume-seconds)."
-            raise ApiError("invalid_value", message, param="resume_seconds")
-
-    def start(
-        self, request: Generate, outbox: EventSource, frames: Frames, name: str, seconds: float
-    ) -> ResumableAnswer:
-        """Write an accepted request's answer in a task of its own; somebody must follow it at once."""
-        answer = ResumableAnswer(request, name, seconds)
-        answer.append(frames.accepted(request.id, answer.token, seconds))
-        self._kept.keep(answer)
-        self._app.nursery.start_soon(self._run, answer, outbox, frames)
-        return answer
-
-    async def _run(self, answer: ResumableAnswer, outbox: EventSource, frames: Frames) -> None:
-        gateway = self._engine.gateway
-
-        def heed_news() -> None:
-            if gateway.refuses_new:  # a draining server takes no new connection to resume on
-                self._kept.discard(answer)
-
-        gateway.on_news.add(heed_news)
+def register(app: Application, answers: ResumableAnswers) -> None:
+    @app.get(PATH)
+    async def resume_events(id: str) -> Response:
+        exchange = current_exchange()
+        query = Query(("after",)).text("after")
+        last = exchange.headers.get("Last-Event-ID") if query is None else query
         try:
-            heed_news()
-            await answer.run(outbox, frames, self._kept)
-        finally:
-            gateway.on_news.discard(heed_news)
-            self._kept.discard(answer)
-            gateway.cancel(answer.request_id)  # harmless after its end
+            answer = await answers.find(EventAnswer, id, exchange.tenant, after := _next(id, last), "id")
+        except ApiError as error:
+            if error.code != "misdirected" or exchange.write_chunk is None:
+                raise
+            response = quart_response(await app.errors.answer(error, exchange.path, exchange.request_id))
+            response.headers["Connection"] = "close"  # HTTP/1.1 clients try again on a connection that they have
+            return response
+        return quart_response(answers.follow_events(answer, after, exchange))
 
-    async def find(self, token: str, tenant: str, after: int) -> ResumableAnswer:
-        """The answer with this token, if it has `after` frames and will have another. Raises ApiError."""
-        try:
-            answer = await self._find(token, tenant)
-            if after > answer.count - answer.ended:
-                end = " and has ended" if answer.ended else ""
-                message = f"This answer has {answer.count} frames{end}; `after` is how many of them you have."
-                raise ApiError("invalid_value", message, param="after")
-        except ApiError:
-            self._events["refused"] += 1
-            raise
-        self._events["resumed"] += 1
-        return answer
+    @app.delete(PATH)
+    async def stop(id: str) -> Response:
+        Query(())
+        answers.cancel(await answers.find(EventAnswer, id, current_exchange().tenant, 0, "id"))
+        return Response(status=204)
 
-    async def _find(self, token: str, tenant: str) -> ResumableAnswer:
-        answer = self._kept.find(token, tenant)
-        if answer is not None:
-            return answer
-        id = token.rpartition(".")[0]
-        if not self._engine.gateway.is_own(id) and await self._engine.explain(id, tenant) is not None:
-            message = "Another web process of this server keeps this answer: open a new socket and resume there."
-            raise ApiError("misdirected", message, param="resume")
-        raise unknown_answer()
+
+def _next(id: str, last: str | None) -> int:
+    """The number of the first event that is to be sent. Raises ApiError (400)."""
+    if not last:
+        return 0
+    token, _, number = last.rpartition(":")
+    if token not in ("", id) or not (number.isascii() and number.isdecimal() and len(number) <= _LONGEST):
+        message = "Last-Event-ID and after: send the id of the last event that you have, or its number."
+        raise ApiError("invalid_value", message, param="after")
+    return int(number) + 1

@@ -24,17 +24,20 @@ from ..auth import Keys
 from ..errors import unexpected
 from ..exchange import Handshake, Wire
 from ..generation.asked import Origin, ServedModel
+from ..generation.disconnect import waiting_seconds
 from ..generation.event_stream import EventSource
 from ..generation.generation import origin
 from ..generation.models import message_reader, reading
+from ..generation.posting import send_answer
+from ..generation.resumable_answer import Follower, ResumableAnswer
+from ..generation.resumable_answers import ResumableAnswers
 from ..large_json import decode_aside
 from ..openai.decode import decode
 from ..openai.dialect import CHAT, COMPLETIONS, Body, Dialect
 from .explain import explanation
 from .frames import Frames, error_frame, explanation_frame, status_frame
-from .resumable_answer import Follower, ResumableAnswer
-from .resume import ResumableAnswers
-from .stream_outgoing import Outgoing, send_answer
+from .socket_answer import SocketAnswer
+from .stream_outgoing import Outgoing
 
 if TYPE_CHECKING:
     from ...actors.observe.server import Server
@@ -176,10 +179,8 @@ class StreamSocket:
             return
         try:
             self._check_room()
-            if frame.resume_seconds is not None:
-                self._answers.check(frame.resume_seconds)
             asks, body = origin(self._engine, tenant, self._headers), message_reader(frame.request, tenant)
-            async with reading(self._engine, body, _read, asks, absent="begin") as (engine, _, request):
+            async with reading(self._engine, body, _read, asks, absent="begin") as (engine, _, (request, waits)):
                 if self._ended:  # while a large body was read
                     return
                 outbox = engine.gateway.submit(request)
@@ -189,8 +190,11 @@ class StreamSocket:
             self._say(Frames(frame.id, 0).failed(error))
             return
         frames = Frames(frame.id, len(request.prompts) * request.n)
-        if frame.resume_seconds is not None:
-            self._follow(frame.id, self._answers.start(request, outbox, frames, frame.id, frame.resume_seconds), 0)
+        if waits is not None:
+            answer = SocketAnswer(request, frame.id, waits, self._answers.longest)
+            answer.append(frames.accepted(request.id, answer.token))
+            self._answers.start(answer, outbox, frames)
+            self._follow(frame.id, answer, 0)
             return
         self._running[frame.id] = request.id
         self._unsent += 1
@@ -201,7 +205,7 @@ class StreamSocket:
             return
         try:
             self._check_room()
-            answer = await self._answers.find(frame.resume, tenant, frame.after)
+            answer = await self._answers.find(SocketAnswer, frame.resume, tenant, frame.after, "resume")
         except ApiError as error:
             self._say(Frames(frame.id, 0).failed(error))
             return
@@ -280,10 +284,19 @@ class StreamSocket:
         raise CloseSocket(code)
 
 
-def _read(served: ServedModel, asks: Origin, body: msgspec.Raw) -> Generate:
-    if decode(body, _KIND).prompt is not msgspec.UNSET:
-        return COMPLETIONS.generate(_body(COMPLETIONS, body), served, asks)
-    return CHAT.generate(_body(CHAT, body), served, asks)
+def _read(served: ServedModel, asks: Origin, request: msgspec.Raw) -> tuple[Generate, float | None]:
+    """With the seconds that it may wait for its client, if it outlives the socket."""
+    if decode(request, _KIND).prompt is not msgspec.UNSET:
+        return _generate(COMPLETIONS, served, asks, request)
+    return _generate(CHAT, served, asks, request)
+
+
+def _generate(
+    dialect: Dialect[Body], served: ServedModel, asks: Origin, request: msgspec.Raw
+) -> tuple[Generate, float | None]:
+    body = _body(dialect, request)
+    generate = dialect.generate(body, served, asks)
+    return generate, waiting_seconds(body.disconnect_policy, served.limits, stream=True)
 
 
 def _body(dialect: Dialect[Body], request: msgspec.Raw) -> Body:
@@ -300,6 +313,5 @@ def _body(dialect: Dialect[Body], request: msgspec.Raw) -> Body:
     return msgspec.structs.replace(body, stream=True)
 
 
-def register(app: Application, keys: Keys) -> None:
-    answers = ResumableAnswers(app)
+def register(app: Application, keys: Keys, answers: ResumableAnswers) -> None:
     app.socket_route("/v1/stream", partial(StreamSocket, app.engine, answers, keys))

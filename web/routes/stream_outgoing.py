@@ -4,16 +4,9 @@ The order of `post` is the order on the wire: once a message waits, all later on
 lives only while messages wait, so a socket that keeps up has none.
 """
 
-from collections.abc import Callable, Sequence
-
 import trio
 
-from ...protocol.events import Failed, Finished, StreamEvent
 from ..exchange import Wire
-from ..generation.event_stream import EventSource
-from .frames import Frames
-
-Post = Callable[[bytes], trio.Event | None]  # of a frame: None if it was written, else an event set when it was sent
 
 
 class Outgoing:
@@ -66,45 +59,3 @@ class Outgoing:
                 if sent is not None:
                     sent.set()
             self._sent = None
-
-
-class FrameSink:
-    """A stream's sink: turns a step's tokens into messages without a task."""
-
-    __slots__ = ("_frames", "_post", "unsent")
-
-    def __init__(self, frames: Frames, post: Post) -> None:
-        self._frames = frames
-        self._post = post
-        self.unsent: trio.Event | None = None
-
-    def write(self, events: Sequence[StreamEvent], index: int, text: str, tokens: int) -> bool:
-        if events:
-            self.unsent = post_all(self._post, self._frames.encode(events))
-        if tokens:
-            self.unsent = self._post(self._frames.text(index, text, tokens))
-        return self.unsent is None
-
-
-def post_all(post: Post, frames: Sequence[bytes]) -> trio.Event | None:
-    """Post each of them; the event is that of the last."""
-    sent: trio.Event | None = None
-    for frame in frames:
-        sent = post(frame)
-    return sent
-
-
-async def send_answer(outbox: EventSource, frames: Frames, post: Post, on_end: Callable[[], None]) -> None:
-    """Post one request's events, no faster than they are sent. `on_end` is called before the last one."""
-    ended = False
-    sink = FrameSink(frames, post)
-    while not ended:
-        events = await outbox.drain(sink)
-        unsent, sink.unsent = sink.unsent, None
-        if events:
-            ended = isinstance(events[-1], Finished | Failed)
-            if ended:
-                on_end()
-            unsent = post_all(post, frames.encode(events))  # after what the sink left
-        if unsent is not None:
-            await unsent.wait()

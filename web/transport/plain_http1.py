@@ -36,6 +36,7 @@ class PlainExchange:
         self.method = "POST"
         self.args: tuple[str, ...] = ()
         self.generation: str | None = None
+        self.on_leave: Callable[[], object] | None = None
         self.request_id = ""
         self.tenant = ""
         self.began = trio.current_time()

@@ -20,8 +20,8 @@ from triolet.protocol.messages import Cancel, Credit
 from triolet.protocol.reports import KeptFigures
 from triolet.protocol.requests import Generate
 from triolet.protocol.settings import ServeSettings
-from triolet.web.routes.kept_answers import KeptAnswers
-from triolet.web.routes.resumable_answer import Follower, ResumableAnswer
+from triolet.web.generation.kept_answers import KeptAnswers
+from triolet.web.generation.resumable_answer import Follower, ResumableAnswer
 
 from .conftest import ScriptedEngine, Web, flood, logprob
 from .test_websocket import CHAT, Client, connect
@@ -65,7 +65,7 @@ def counting(tokens: int = TOKENS, pause: Callable[[], Awaitable[None]] = trio.l
 
 
 async def accepted(client: Client, id: str, seconds: float = LONG, **fields: object) -> Frame:
-    await client.say(type="create", id=id, request=CHAT | fields, resume_seconds=seconds)
+    await client.say(type="create", id=id, request=CHAT | fields | {"disconnect_policy": f"grace:{seconds}"})
     frame = await client.hear()
     assert (frame["type"], frame["id"], frame["seq"]) == ("accepted", id, 0), frame
     return frame
@@ -223,11 +223,11 @@ async def test_what_cannot_be_resumed(web: Web, scripts: SimpleNamespace) -> Non
         assert ((frame := await client.hear())["id"], frame["text"], frame["seq"]) == ("a", "lo", 3)
 
 
-@pytest.mark.parametrize("seconds", [300.5, 1e300])
-async def test_a_server_has_a_longest_time(web: Web, seconds: float) -> None:
+@pytest.mark.parametrize("policy", ["grace:300.5", "grace:1e300"])
+async def test_a_server_has_a_longest_time(web: Web, policy: str) -> None:
     async with connect(web) as client:
-        await client.say(type="create", id="a", request=CHAT, resume_seconds=seconds)
-        assert await hear_failed(client, "a") == ("invalid_value", "resume_seconds")
+        await client.say(type="create", id="a", request=CHAT | {"disconnect_policy": policy})
+        assert await hear_failed(client, "a") == ("invalid_value", "disconnect_policy")
     assert web.engine.gateway.kept.answers == 0
 
 
@@ -238,7 +238,9 @@ async def test_a_client_that_stops_reading_and_leaves_holds_up_nothing(web: Web)
     host = web.url.removeprefix("http://")
     async with await web.connect() as stream, trio.open_nursery() as nursery:
         socket = await wrap_client_stream(nursery, stream, host, "/v1/stream", message_queue_size=1)
-        await socket.send_message(json.dumps({"type": "create", "id": "a", "request": CHAT, "resume_seconds": LONG}))
+        await socket.send_message(
+            json.dumps({"type": "create", "id": "a", "request": CHAT | {"disconnect_policy": f"grace:{LONG}"}})
+        )
         await web.engine.wait_for_requests(1)
         with trio.fail_after(30):
             await trio.testing.wait_all_tasks_blocked(0.02)
@@ -300,7 +302,7 @@ async def test_draining_ends_those_without_a_socket_and_lets_the_others_finish(
 async def test_what_is_given_up_before_its_follower_has_begun_fails() -> None:
     request: Any = SimpleNamespace(id="r", tenant="")  # what it asks of a Generate
     answers = KeptAnswers[ResumableAnswer](10_000, KeptFigures(), Counter())
-    answer = ResumableAnswer(request, "a", LONG)
+    answer = ResumableAnswer(request, LONG, LONG)
     answers.keep(answer)
     answer.append(b"{}")
     follower = Follower("a", lambda frame: None, lambda: None, 0)
@@ -316,7 +318,7 @@ async def test_what_is_given_up_while_its_follower_catches_up_leaves_no_gap() ->
     request: Any = SimpleNamespace(id="r", tenant="")  # what it asks of a Generate
     for _ in range(20):  # trio runs two tasks of one tick in either order
         answers = KeptAnswers[ResumableAnswer](100_000, KeptFigures(), Counter())
-        answer, sent, posted = ResumableAnswer(request, "a", LONG), trio.Event(), list[bytes]()
+        answer, sent, posted = ResumableAnswer(request, LONG, LONG), trio.Event(), list[bytes]()
         answers.keep(answer)
         for _ in range(100):
             answers.append(answer, b"{}")

@@ -17,8 +17,9 @@ from triolet.protocol.events import Finished, Token, Usage
 from triolet.protocol.stream_frames import FinishedFrame, ToClient, TokenFrame
 from triolet.web.asgi import Application
 from triolet.web.exchange import Wire, Written
+from triolet.web.generation.posting import send_answer
 from triolet.web.routes.frames import Frames
-from triolet.web.routes.stream_outgoing import Outgoing, send_answer
+from triolet.web.routes.stream_outgoing import Outgoing
 from triolet.web.transport.transport import serve
 
 SOON = 20.0

@@ -1,34 +1,34 @@
-"""One answer that outlives its socket: its task, its kept frames, and the socket that follows it.
+"""One answer that outlives its connection: its task, its kept frames, and the connection that follows it.
 
-The task belongs to the server, not to a socket. It takes the events from the outbox, keeps their frames, and passes
-each on to the socket that follows. A follower that reads slowly holds the answer up, as in every stream. Without a
-follower it is written to its end, if `seconds` suffice; then it is cancelled and forgotten.
+The task belongs to the server, not to a connection. It takes the events from the outbox, keeps their frames (a
+WebSocket's, or server-sent events), and passes each on to whoever follows. A follower that reads slowly holds the
+answer up, as in every stream. Without a follower it is written to its end, if `seconds` suffice; then it is cancelled
+and forgotten. With `math.inf` seconds it is always written to its end, and then kept for `longest` seconds.
 
-One socket follows at a time. The latest takes over, because it is usually the same client: the server may not have
+One connection follows at a time. The latest takes over, because it is usually the same client: the server may not have
 noticed yet that its old connection is dead.
 """
 
 import math
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
-import msgspec
 import trio
 
 from ...protocol.errors import ApiError
+from ...protocol.events import Failed, Finished, StreamEvent
 from ...protocol.requests import Generate
 from ..errors import unexpected
-from ..generation.event_stream import EventSource
-from .frames import Frames
+from .event_stream import EventSource
 from .kept_answers import KeptAnswer, KeptAnswers
-from .stream_outgoing import Post, post_all, send_answer
+from .posting import Encoder, Post, post_all, send_answer
 
 _BATCH: Final = 64  # missed frames that are sent in one turn of the event loop
 
 
 class Follower:
-    """A socket that follows an answer, under a name of its own. `on_end` is called before it gets the last frame."""
+    """A connection that follows an answer, under a name of its own. `on_end` is called before its last frame."""
 
     __slots__ = ("caught_up", "ended", "name", "next", "on_end", "post", "scope")
 
@@ -47,47 +47,62 @@ class Follower:
 
 
 class ResumableAnswer(KeptAnswer):
-    """One request's answer, its task, and the socket that follows it, if any."""
+    """One request's answer, its task, and the connection that follows it, if any."""
 
-    def __init__(self, request: Generate, name: str, seconds: float) -> None:
+    def __init__(self, request: Generate, seconds: float, longest: float) -> None:
         super().__init__(f"{request.id}.{secrets.token_urlsafe(24)}", request.tenant)
         self.request_id = request.id
-        self._name = name  # in its frames
         self._seconds = seconds
+        self._longest = longest
         self._lifetime = trio.CancelScope()
         self._follower: Follower | None = None
         self._over = trio.Event()  # the last frame is sent, or kept if nobody follows
 
-    async def run(self, outbox: EventSource, frames: Frames, answers: "KeptAnswers[ResumableAnswer]") -> None:
+    def cut(self, message: bytes) -> list[bytes]:
+        """The frames that an encoder's message consists of."""
+        return [message]
+
+    def begin(self, encoder: Encoder, first: Sequence[StreamEvent]) -> None:
+        """Take events that are here already, before the answer is kept."""
+        for message in encoder.encode(first):
+            for frame in self.cut(message):
+                self.append(frame)
+        self.ended = bool(first) and isinstance(first[-1], Finished | Failed)
+
+    async def run(self, outbox: EventSource, encoder: Encoder, answers: "KeptAnswers[ResumableAnswer]") -> None:
         """Write the answer, and keep it for as long as somebody follows or may come back."""
 
-        def post(frame: bytes) -> trio.Event | None:
-            answers.append(self, frame)
-            return self._pass_on(frame)
+        def post(message: bytes) -> trio.Event | None:
+            unsent: trio.Event | None = None
+            for frame in self.cut(message):
+                answers.append(self, frame)
+                unsent = self._pass_on(frame)
+            return unsent
 
         with self._lifetime:
             try:
-                await send_answer(outbox, frames, post, self._end)
+                if not self.ended:
+                    await send_answer(outbox, encoder, post, self._end)
             except Exception as error:  # our bug
                 if not self.ended:
                     self._end()
-                    post(frames.failed(unexpected(error)))
+                    post(encoder.failed(unexpected(error)))
             self._over.set()
+            if self._follower is None and self._seconds == math.inf:
+                self._wait_for_client()
             await trio.sleep_forever()
 
     def hand_to(self, follower: Follower) -> None:
-        """From now on this socket follows; its task must call `follow`."""
+        """From now on this connection follows; its task must call `follow`."""
         before, self._follower = self._follower, follower
         if before is not None:
             before.scope.cancel()
-        if follower.name != self._name:
-            follower.post = _renamed(follower.post, self._name, follower.name)
         self._lifetime.deadline = math.inf
 
     async def follow(self, follower: Follower) -> None:
         """Send the frames from number `follower.next` on, then each as it comes; returns once the last is sent.
 
-        Raises ApiError if another socket follows instead, or if it cannot be kept long enough to catch up.
+        Raises ApiError if another connection follows instead, or if it cannot be kept long enough to catch up.
         """
         try:
             with follower.scope:
@@ -96,12 +111,17 @@ class ResumableAnswer(KeptAnswer):
         finally:
             if self._follower is follower:
                 self._follower = None
-                self._lifetime.deadline = trio.current_time() + self._seconds if self.kept else -math.inf
+                self._wait_for_client()
             follower.caught_up.set()
         if follower.scope.cancelled_caught and not follower.ended:
             if self._follower is None:
                 raise unknown_answer()
-            raise ApiError("resumed_elsewhere", "Another socket follows this answer now.")
+            raise ApiError("resumed_elsewhere", "Another connection follows this answer now.")
+
+    def _wait_for_client(self) -> None:
+        """Nobody follows, or nobody did when it ended: its time begins."""
+        seconds = self._longest if self._seconds == math.inf and self.ended else self._seconds
+        self._lifetime.deadline = trio.current_time() + seconds if self.kept else -math.inf
 
     async def _catch_up(self, follower: Follower) -> None:
         while missed := self.frames(follower.next, _BATCH):
@@ -131,22 +151,16 @@ class ResumableAnswer(KeptAnswer):
             self._follower.end()
 
     def on_forgotten(self) -> None:
-        """A socket that gets each frame as it comes needs no kept ones: for it the answer goes on."""
+        """A connection that gets each frame as it comes needs no kept ones: for it the answer goes on."""
         if self._follower is None:
             self._lifetime.cancel()
         elif not self._follower.caught_up.is_set():
             self._follower.scope.cancel()
 
 
-def unknown_answer() -> ApiError:
+def unknown_answer(param: str = "resume") -> ApiError:
     """The same for every reason, so that nobody learns of another's answers."""
     message = (
         "No answer is kept under this token: it is unknown, its time is over, memory was short, or the server is new."
     )
-    return ApiError("not_found", message, param="resume")
-
-
-def _renamed(post: Post, old: str, new: str) -> Post:
-    """Posts frames under another name. A frame begins with its type and its id."""
-    before, after = (b'"id":%b,"seq":' % msgspec.json.encode(name) for name in (old, new))
-    return lambda frame: post(frame.replace(before, after, 1))
+    return ApiError("not_found", message, param=param)

@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 from triolet.protocol.reports import KeptFigures
-from triolet.web.routes.kept_answers import OVERHEAD, PLACE, KeptAnswer, KeptAnswers
+from triolet.web.generation.kept_answers import OVERHEAD, PLACE, KeptAnswer, KeptAnswers
 
 LIMIT = 5 * OVERHEAD
 
