@@ -150,7 +150,7 @@ GROUPS: Final[dict[str, dict[str, Setting]]] = {
         ),
         "max_socket_requests": Setting(_COUNT, "Unfinished requests of one WebSocket."),
         "max_resume_seconds": Setting(
-            _SECONDS, "Longest wait of an answer for a client that lost its WebSocket; 0: none waits."
+            _SECONDS, "Longest wait of an answer for a client that lost its connection; 0: none waits."
         ),
         "resume_memory": Setting(SIZE, "Memory for the answers that wait so, as 64MiB."),
         "batch_storage": Setting(SIZE, "Disk space of all files and results of batches, as 1GiB."),

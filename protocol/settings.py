@@ -80,7 +80,7 @@ class LimitSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     max_loras: int = 16  # LoRA adapters in the worker at once
     max_lora_rank: int = 16  # the largest rank of an adapter on a GPU
     max_socket_requests: int = 256  # concurrent requests on one WebSocket
-    max_resume_seconds: float = 300.0  # longest wait of a WebSocket's answer for its client to come back; 0: none waits
+    max_resume_seconds: float = 300.0  # longest wait of an answer for its client to come back; 0: none waits
     resume_memory: int = 64 * MIB  # bytes of all answers that are kept for this
     batch_storage: int = 1024 * MIB  # bytes of all files and results of batches, on disk
     response_storage: int = 256 * MIB  # bytes of all stored responses, on disk; 0: none is stored

@@ -21,9 +21,7 @@ def waiting_seconds(policy: str | None, limits: LimitSettings, *, stream: bool |
     if not longest:
         problem = "this server keeps no answers (--max-resume-seconds 0); leave it out"
     elif not seconds or longest < seconds < inf:
-        problem = (
-            f"send cancel, detach, or grace:SECONDS with more than 0 and at most {longest:g} (--max-resume-seconds)"
-        )
+        problem = f"send cancel, detach or grace:SECONDS, above 0 and at most {longest:g} (--max-resume-seconds)"
     elif not stream:
         problem = f"{policy} is for streams, which can be resumed; add stream: true, or leave it out"
     else:

@@ -124,17 +124,18 @@ class ResumableAnswer(KeptAnswer):
         self._lifetime.deadline = trio.current_time() + seconds if self.kept else -math.inf
 
     async def _catch_up(self, follower: Follower) -> None:
+        unsent: trio.Event | None = None
         while missed := self.frames(follower.next, _BATCH):
             follower.next += len(missed)
             if self.ended and follower.next == self.count:
                 follower.end()
             unsent = post_all(follower.post, missed)
-            if unsent is None:
-                await trio.lowlevel.checkpoint()
-            else:
-                await unsent.wait()
+            if follower.next == self.count:  # nothing is missing that it could lose
+                break
+            await _sent(unsent)
         await trio.lowlevel.checkpoint_if_cancelled()  # forgotten in the same turn: what it has not got is gone
         follower.caught_up.set()
+        await _sent(unsent)
 
     def _pass_on(self, frame: bytes) -> trio.Event | None:
         follower = self._follower
@@ -156,6 +157,10 @@ class ResumableAnswer(KeptAnswer):
             self._lifetime.cancel()
         elif not self._follower.caught_up.is_set():
             self._follower.scope.cancel()
+
+
+async def _sent(unsent: trio.Event | None) -> None:
+    await trio.lowlevel.checkpoint() if unsent is None else await unsent.wait()
 
 
 def unknown_answer(param: str = "resume") -> ApiError:

@@ -97,7 +97,7 @@ SENT = (
 _REFERENCE = "#/components/schemas/{name}"
 QUERY: dict[str, Schema] = {  # parameters of lists
     "limit": {"type": "integer", "minimum": 1, "description": "How many entries a page has at most."},
-    "after": {"type": "string", "description": "The `last_id` of the page before."},
+    "after": {"type": "string", "description": "What is there already: the `last_id` of the page before."},
     "order": {"type": "string", "enum": ["asc", "desc"]},
     "purpose": {"type": "string", "enum": ["batch", "batch_output"]},
     "group_by": {"type": "string", "enum": ["day", "hour", "model", "none"]},

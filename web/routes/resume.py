@@ -38,7 +38,7 @@ def register(app: Application, answers: ResumableAnswers) -> None:
     async def stop(id: str) -> Response:
         Query(())
         answers.cancel(await answers.find(EventAnswer, id, current_exchange().tenant, 0, "id"))
-        return Response(status=204)
+        return Response("{}", content_type="application/json")
 
 
 def _next(id: str, last: str | None) -> int:
