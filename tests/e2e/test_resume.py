@@ -4,6 +4,7 @@ import json
 from random import Random
 from typing import Any
 
+import httpx
 import pytest
 import trio
 from trio_websocket import WebSocketConnection, open_websocket_url
@@ -57,6 +58,24 @@ async def test_any_process_says_where_an_answer_is(server: Server) -> None:
     assert sum(frame["tokens"] for frame in frames if frame["type"] == "token") == 8
 
 
+def test_any_process_says_where_a_stream_is(server: Server) -> None:
+    body = CHAT | GRACE | {"max_tokens": 8, "stream": True}
+    with httpx.stream("POST", f"{server.url}/v1/chat/completions", json=body, timeout=PATIENCE) as response:
+        events = f"{server.url}/v1/requests/{response.headers['x-triolet-resume']}/events"
+        start = next(line for line in response.iter_lines() if line.startswith("id: "))
+    outcomes: dict[int, httpx.Response] = {}
+    for _ in range(SOCKETS):
+        found = httpx.get(events, headers={"Last-Event-ID": start.removeprefix("id: ")}, timeout=PATIENCE)
+        outcomes[found.status_code] = found
+        if len(outcomes) == 2:
+            break
+    assert sorted(outcomes) == [200, 421]
+    assert outcomes[421].headers["connection"] == "close"
+    assert outcomes[200].text.endswith("data: [DONE]\n\n")
+    assert outcomes[200].text.startswith(start[:-1] + "1\n")
+    assert httpx.delete(events, timeout=PATIENCE).status_code in (200, 421)
+
+
 async def test_nothing_is_left_of_clients_that_come_and_go(server: Server) -> None:
     random = Random(1)
 
@@ -81,5 +100,5 @@ async def test_nothing_is_left_of_clients_that_come_and_go(server: Server) -> No
             for _ in range(24):
                 nursery.start_soon(one)
     server.wait_balanced()
-    # The first test's answer waits on; it has ended long ago.
-    server.wait_until(lambda: server.ledger()["kept_answers"] <= 1, "the answers are forgotten")
+    # The first tests' answers wait on; they have ended long ago.
+    server.wait_until(lambda: server.ledger()["kept_answers"] <= 2, "the answers are forgotten")
