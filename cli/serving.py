@@ -18,8 +18,9 @@ from ..protocol.steps import Ready, ReportProgress
 from ..web.app import create_app
 from ..web.transport.capacity import raise_file_limit
 from ..web.transport.listening import BACKLOG, made_unix_socket, removed_afterwards
+from ..web.transport.sending import LAST_WORDS_SECONDS
 from ..web.transport.tls import Certificates
-from ..web.transport.transport import LAST_WORDS_SECONDS, Departure
+from ..web.transport.transport import Departure
 from ..web.transport.transport import serve as serve_web
 from .batches import SeveralBatches, run_beside
 from .memory_needs import parts_of

@@ -163,6 +163,11 @@ class GenerationRoutes:
             ]
         return fields
 
+    def stall(self, exchange: Exchange) -> None:
+        """Its client does not read. A generation that may outlive the exchange has other ends."""
+        if exchange.generation is not None and exchange.on_leave is None:
+            self._gateway.cancel(exchange.generation, "stalled")
+
     def end(self, exchange: Exchange) -> None:
         """The exchange is over. Whatever way it ended, so does its generation; after a normal end it has.
 

@@ -9,6 +9,7 @@ from itertools import count
 from typing import Final
 
 from ...protocol.errors import ApiError, ErrorCode
+from ...protocol.events import FinishReason
 from ...protocol.reports import KeptFigures
 from ..supervisor.worker_status import WorkerStatus
 from .accounts import Accounts
@@ -49,9 +50,9 @@ class Gateways:
     def is_own(self, request_id: str) -> bool:
         return request_id.startswith(f"{self._process}-")
 
-    def cancel(self, request_id: str) -> None:
+    def cancel(self, request_id: str, reason: FinishReason = "cancelled") -> None:
         for gateway in self._all.values():
-            gateway.cancel(request_id)
+            gateway.cancel(request_id, reason)
 
     def grant(self, request_id: str, tokens: int) -> None:
         for gateway in self._all.values():

@@ -80,17 +80,17 @@ class Connection:
         self._idle = True  # between requests, and at first
         self._awaits_head = False  # its first, or one that has begun
         self._closing = False
-        self._sending = Sending(stream, send_timeout, self._end, self.abort)
+        self._sending = Sending(stream, send_timeout, self._end, self.abort, self._stall)
         self._receiving = Receiving(stream, self._sending)
         self._nursery: trio.Nursery  # set by `run`; its scope is the connection's
         self._protocol: H11Protocol | H2Protocol | OpenSocket
         self._plain: PlainHTTP1 | None = None  # set if HTTP/1.1 is spoken
 
     async def run(self) -> None:
-        with suppress(
-            OSError, AttributeError
-        ):  # Linux: data that a vanished peer never acknowledges ends the connection
-            self.stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(self._send_timeout * 1000))
+        # Linux: data that a vanished peer never acknowledges ends the connection. So does that of one which does not
+        # read, counted from when its own buffer is full; so twice the time, or the answer's end would never be sent.
+        with suppress(OSError, AttributeError):
+            self.stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(2 * self._send_timeout * 1000))
         try:
             async with trio.open_nursery() as self._nursery:
                 await self._converse()
@@ -125,6 +125,11 @@ class Connection:
         self._end()
         self._sending.forget_file()
         self.stream.socket.close()
+
+    def _stall(self) -> None:
+        """The client does not read: the connection will end soon, and the plain request on it ends now."""
+        if self._plain is not None:
+            self._plain.stall()
 
     def close_if_idle(self) -> None:
         if self._idle:

@@ -120,6 +120,10 @@ class PlainHTTP1:
         self._tasks.spawn(self._run, self._exchange, handler)  # pyright: ignore  untyped in hypercorn
         return data[end:]
 
+    def stall(self) -> None:
+        if self._exchange is not None:
+            self._routes.stall(self._exchange)
+
     async def wait_answered(self) -> None:
         while self._exchange is not None:
             self._answered = trio.Event()

@@ -1,7 +1,8 @@
 """The outgoing bytes of one connection: sent in order and completely, or the connection ends, even on cancellation.
 
 - Bytes given to `send` reach the kernel completely or the connection ends. A cancelled handler never leaves half an
-  HTTP/2 frame. A send may wait `timeout` for a client that does not read; closing the socket ends it at once.
+  HTTP/2 frame. A send may wait `timeout` for a client that does not read; closing the socket ends it at once. Before
+  that the answer is told, and has LAST_WORDS_SECONDS for its end, if the client reads again.
 - `write_now` is for code outside a task: it writes what the kernel accepts, possibly nothing. The rest of a partly
   written frame is sent before anything else.
 - Over TLS everything passes through the session here. Encrypted bytes are sent in order, or the connection ends.
@@ -18,12 +19,22 @@ from .tls import TlsSession
 
 log = logging.getLogger("triolet.http")
 
+LAST_WORDS_SECONDS = 1.0  # enough for a write and the closing of a WebSocket
+
 
 class Sending:
-    """`lost` is called when the client turns out to be gone, `abort` when it has not read for `timeout` seconds."""
+    """`lost` is called when the client turns out to be gone, `abort` when it has not read for `timeout` seconds.
+
+    `stalled` is called before `abort`.
+    """
 
     def __init__(
-        self, stream: trio.SocketStream, timeout: float, lost: Callable[[], None], abort: Callable[[], None]
+        self,
+        stream: trio.SocketStream,
+        timeout: float,
+        lost: Callable[[], None],
+        abort: Callable[[], None],
+        stalled: Callable[[], None] = lambda: None,
     ) -> None:
         self.tls: TlsSession | None = None  # once TLS is in use
         self.ended = False  # the connection ends, or its end was announced: nothing new is sent
@@ -31,6 +42,7 @@ class Sending:
         self._timeout = timeout
         self._lost = lost
         self._abort = abort
+        self._stalled = stalled
         self._lock: trio.Lock | None = None  # created when a task first has to wait; most connections never need it
         self._file = stream.socket.fileno()
         self._waiting = 0  # tasks that wait for the kernel, or for another such task
@@ -115,17 +127,27 @@ class Sending:
     async def send_waiting(self, data: bytes) -> None:
         """Send bytes as they go on the wire, after those already waiting."""
         self._waiting += 1
-        with trio.move_on_after(self._timeout, shield=True) as deadline:
-            try:
+        try:
+            with trio.CancelScope(shield=True):  # those that wait for their turn wait for one that has a deadline
                 async with self._turn():
-                    await self._stream.send_all(data)
-            except (trio.BrokenResourceError, trio.ClosedResourceError):
-                self._lost()
-            finally:
-                self._waiting -= 1
-        if deadline.cancelled_caught:
-            log.info("connection closed: the client has not read for %g s", self._timeout)
-            self._abort()
+                    rest = await self._send_within(self._timeout, memoryview(data))
+                    if rest:
+                        self._stalled()
+                        rest = await self._send_within(LAST_WORDS_SECONDS, rest)
+                    if rest:
+                        log.info("connection closed: the client has not read for %g s", self._timeout)
+                        self._abort()
+        except (OSError, trio.ClosedResourceError):
+            self._lost()
+        finally:
+            self._waiting -= 1
+
+    async def _send_within(self, seconds: float, data: memoryview) -> memoryview:
+        """Returns what the kernel has not taken in this time."""
+        with trio.move_on_after(seconds):
+            while data:
+                data = data[await self._stream.socket.send(data) :]
+        return data
 
     async def say_end(self) -> None:
         """Tell the client that nothing more comes. Raises trio's errors if it is gone."""

@@ -28,6 +28,7 @@ from .capacity import ConnectionPlaces, origin_of
 from .connection import Connection
 from .listening import BACKLOG, urls_of
 from .plain_head import HEADER_BYTES
+from .sending import LAST_WORDS_SECONDS
 from .tls import Certificates
 
 log = logging.getLogger("triolet.http")
@@ -35,7 +36,6 @@ log = logging.getLogger("triolet.http")
 WEBSOCKET_MESSAGE_BYTES = 4 * 1024 * 1024  # same limit as an HTTP body
 WEBSOCKET_PING_SECONDS = 20.0
 HEAD_SECONDS = 30.0  # for the head of a request, from its first byte on
-LAST_WORDS_SECONDS = 1.0  # enough for a write and the closing of a WebSocket
 
 
 class Departure(NamedTuple):

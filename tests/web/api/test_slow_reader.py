@@ -9,6 +9,7 @@ from trio_websocket import wrap_client_stream
 from .conftest import Web, flood
 
 CHAT = {"messages": [{"role": "user", "content": "Hi"}]}
+HEAD = "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: "
 PIECE = "x" * 65536
 PIECES = 1000  # 64 MiB in all, far beyond what the kernel takes for one connection
 TAKEN = 400  # of them at most: loopback buffers grow to a few MiB in each direction
@@ -24,13 +25,39 @@ async def test_of_a_stream(web: Web) -> None:
     web.engine.script = flood(PIECES, PIECE)
     body = json.dumps(CHAT | {"stream": True}).encode()
     stream = await trio.open_tcp_stream("127.0.0.1", int(web.url.rsplit(":")[-1]))
-    head = "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: "
-    await stream.send_all(f"{head}{len(body)}\r\n\r\n".encode() + body)
+    await stream.send_all(f"{HEAD}{len(body)}\r\n\r\n".encode() + body)
     await web.engine.wait_for_requests(1)
     await wait_stalled()
     assert 0 < web.engine.delivered < TAKEN
     await stream.aclose()
     await web.engine.gateway.wait_idle()
+
+
+async def test_the_end_of_an_unread_stream(web: Web, mock_clock: trio.testing.MockClock) -> None:
+    """At the write deadline its request ends, and its end is sent where the client reads again. Else it is cut."""
+    body = json.dumps(CHAT | {"stream": True}).encode()
+    for number, reads_again in enumerate((True, False), 1):
+        web.engine.script = flood(PIECES, PIECE)
+        stream = await web.connect()
+        await stream.send_all(f"{HEAD}{len(body)}\r\n\r\n".encode() + body)
+        await web.engine.wait_for_requests(number)
+        await wait_stalled()
+        mock_clock.jump(29.9)
+        await wait_stalled()
+        assert web.engine.gateway.live_requests == 1
+        mock_clock.jump(0.2)
+        await web.engine.gateway.wait_idle()
+        assert web.engine.gateway.accounts.finished == {"stalled": number}
+        if not reads_again:
+            await wait_stalled()
+            mock_clock.jump(1.1)
+            await wait_stalled()
+        received = b""
+        with trio.fail_after(30):
+            while not received.endswith(b"0\r\n\r\n") and (data := await stream.receive_some(1 << 20)):
+                received = received[-10_000:] + data
+        assert received.count(b"[DONE]") == received.count(b'"triolet_finish_reason":"stalled"') == reads_again
+        await stream.aclose()
 
 
 async def test_of_a_socket(web: Web) -> None:
