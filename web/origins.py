@@ -18,14 +18,14 @@ from quart_trio.wrappers import TrioResponse as Response
 
 from ..protocol.errors import ApiError
 from .asgi import Application, current_exchange
-from .exchange import EXPLAIN_HEADER, Handshake, Headers
+from .exchange import EXPLAIN_HEADER, RESUME_HEADER, Handshake, Headers
 
 ANY: Final = "*"
 METHODS: Final = "GET, HEAD, POST"
 _RATES: Final = ", ".join(
     f"x-ratelimit-{what}-{kind}" for kind in ("requests", "tokens") for what in ("limit", "remaining", "reset")
 )
-READABLE: Final = f"X-Request-Id, Request-Id, Retry-After, {EXPLAIN_HEADER}, {_RATES}"  # by scripts
+READABLE: Final = f"X-Request-Id, Request-Id, Retry-After, {EXPLAIN_HEADER}, {RESUME_HEADER}, {_RATES}"  # by scripts
 PREFLIGHT_SECONDS: Final = 600  # that a browser need not ask again
 _SHOWN: Final = 100  # characters of a name in an error
 

@@ -53,6 +53,7 @@ class EventFeed:
         self._silence = silence
         self._waiting: list[bytes] = []
         self._sent = trio.Event()  # of what waits
+        self._leaving = self._sent  # of what is being sent
         self._news = trio.Event()
         self._ended = False
         if at_once:
@@ -72,7 +73,8 @@ class EventFeed:
         self._ended = True
 
     def let_go(self) -> None:
-        """Nobody need wait for what waits here."""
+        """Nobody need wait for what waits here: the next reader does not for one that has stopped."""
+        self._leaving.set()
         self._sent.set()
 
     async def body(self) -> AsyncGenerator[bytes, None]:
@@ -82,8 +84,8 @@ class EventFeed:
                 await self._news.wait()
             self._news = trio.Event()
             piece, self._waiting, ended = b"".join(self._waiting) or self._keep_alive, [], self._ended
-            sent, self._sent = self._sent, trio.Event()
+            self._leaving, self._sent = self._sent, trio.Event()
             try:
                 yield LastPiece(piece) if ended else piece
             finally:
-                sent.set()
+                self._leaving.set()

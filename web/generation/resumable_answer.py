@@ -105,6 +105,8 @@ class ResumableAnswer(KeptAnswer):
         Raises ApiError if another connection follows instead, or if it cannot be kept long enough to catch up.
         """
         try:
+            if not self.kept:  # there was no room for it at all
+                raise unknown_answer()
             with follower.scope:
                 await self._catch_up(follower)
                 await self._over.wait()

@@ -100,7 +100,7 @@ class ResumableAnswers:
             answer = await self._find(kind, token, tenant, param)
             if after > answer.count - answer.ended:
                 end = " and has ended" if answer.ended else ""
-                message = f"This answer has {answer.count} frames{end}; `after` is how many of them you have."
+                message = f"This answer has {answer.count} frames{end}: nothing comes behind what `after` says."
                 raise ApiError("invalid_value", message, param="after")
         except ApiError:
             self._events["refused"] += 1

@@ -22,6 +22,8 @@ def register(app: Application, answers: ResumableAnswers) -> None:
     @app.get(PATH)
     async def resume_events(id: str) -> Response:
         exchange = current_exchange()
+        if exchange.method == "HEAD":  # it would take the stream from its reader
+            raise ApiError("method_not_allowed", "HEAD is not allowed at this path; use GET or DELETE.")
         query = Query(("after",)).text("after")
         last = exchange.headers.get("Last-Event-ID") if query is None else query
         try:

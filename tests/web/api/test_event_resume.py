@@ -243,6 +243,19 @@ async def test_a_reader_that_stops_and_leaves_holds_up_nothing(web: Web) -> None
     assert web.engine.gateway.accounts.finished == {"stop": 1}
 
 
+async def test_a_reader_that_stops_does_not_hold_up_the_next(web: Web) -> None:
+    web.engine.script = flood(200, "x" * 65536)
+    async with reading(web) as first:
+        with trio.fail_after(30):
+            await trio.testing.wait_all_tasks_blocked(0.02)
+            assert 0 < web.engine.delivered < 200
+            async with resumed(web, first.token) as second:
+                events = await second.events()
+    assert [id_of(event) for event in events] == [f"{first.token}:{number}" for number in range(len(events))]
+    assert b"".join(events).count(b"x" * 1000) >= 200 * 65
+    assert web.engine.gateway.accounts.finished == {"stop": 1}
+
+
 async def test_an_error_before_the_first_text_is_a_status(web: Web, scripts: SimpleNamespace) -> None:
     web.engine.script = scripts.refuse
     response = await web.client.post(PATH, json=CHAT)
