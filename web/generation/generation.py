@@ -122,7 +122,7 @@ async def _streamed(
     write: WriteChunk | None,
     explainer: Explainer | None,
     openings: Deadlines,
-    begin: Callable[[tuple[StreamEvent, ...]], Content] | None,
+    begin: Callable[[tuple[StreamEvent, ...]], Content | None] | None,
 ) -> Content:
     """Waits for the first events, so that a request refused by the engine gets its error status.
 
@@ -135,8 +135,8 @@ async def _streamed(
         first = await next_events(outbox, min(keep_alive, EXPLAIN_SECONDS))
     if first and isinstance(first[-1], Failed) and not any(isinstance(event, Token) for event in first):
         raise error_of(first[-1])
-    if begin is not None:
-        return begin(first)
+    if begin is not None and (content := begin(first)) is not None:
+        return content
     if explainer is not None:
         return Content(explained_stream(outbox, pieces, first, keep_alive, explainer, write), pieces.fields)
     if first and isinstance(first[-1], Finished):

@@ -60,8 +60,9 @@ async def send_answer(outbox: EventSource, encoder: Encoder, post: Post, on_end:
         unsent, sink.unsent = sink.unsent, None
         if events:
             ended = isinstance(events[-1], Finished | Failed)
+            messages = encoder.encode(events)  # first: where it fails, the end is still to come
             if ended:
                 on_end()
-            unsent = post_all(post, encoder.encode(events), unsent)  # after what the sink left
+            unsent = post_all(post, messages, unsent)  # after what the sink left
         if unsent is not None:
             await unsent.wait()

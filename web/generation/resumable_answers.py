@@ -69,8 +69,13 @@ class ResumableAnswers:
         first: Sequence[StreamEvent],
         seconds: float,
         exchange: Exchange,
-    ) -> Content:
-        """The same for a streamed HTTP answer, with `first` already taken from its outbox. The exchange follows."""
+    ) -> Content | None:
+        """The same for a streamed HTTP answer, with `first` already taken from its outbox. The exchange follows.
+
+        None if the server drains since it was asked: nothing is kept then, and it is a stream like any other.
+        """
+        if self._engine.gateway.refuses_new:
+            return None
         answer = EventAnswer(request, pieces, seconds, self.longest)
         self.start(answer, outbox, EventMessages(pieces), first)
         return self.follow_events(answer, 0, exchange)

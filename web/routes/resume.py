@@ -10,6 +10,7 @@ from quart_trio.wrappers import TrioResponse as Response
 
 from ...protocol.errors import ApiError
 from ..asgi import Application, current_exchange, quart_response
+from ..exchange import Exchange
 from ..generation.event_answer import EventAnswer
 from ..generation.resumable_answers import ResumableAnswers
 from .paging import Query
@@ -19,6 +20,17 @@ _LONGEST: Final = 12  # digits
 
 
 def register(app: Application, answers: ResumableAnswers) -> None:
+    async def find(exchange: Exchange, id: str, after: int) -> EventAnswer | Response:
+        """Or the refusal of the wrong web process. Raises ApiError for the others."""
+        try:
+            return await answers.find(EventAnswer, id, exchange.tenant, after, "id")
+        except ApiError as error:
+            if error.code != "misdirected" or exchange.write_chunk is None:
+                raise
+            response = quart_response(await app.errors.answer(error, exchange.path, exchange.request_id))
+            response.headers["Connection"] = "close"  # HTTP/1.1 clients try again on a connection that they have
+            return response
+
     @app.get(PATH)
     async def resume_events(id: str) -> Response:
         exchange = current_exchange()
@@ -26,20 +38,19 @@ def register(app: Application, answers: ResumableAnswers) -> None:
             raise ApiError("method_not_allowed", "HEAD is not allowed at this path; use GET or DELETE.")
         query = Query(("after",)).text("after")
         last = exchange.headers.get("Last-Event-ID") if query is None else query
-        try:
-            answer = await answers.find(EventAnswer, id, exchange.tenant, after := _next(id, last), "id")
-        except ApiError as error:
-            if error.code != "misdirected" or exchange.write_chunk is None:
-                raise
-            response = quart_response(await app.errors.answer(error, exchange.path, exchange.request_id))
-            response.headers["Connection"] = "close"  # HTTP/1.1 clients try again on a connection that they have
-            return response
+        after = _next(id, last)
+        answer = await find(exchange, id, after)
+        if isinstance(answer, Response):
+            return answer
         return quart_response(answers.follow_events(answer, after, exchange))
 
     @app.delete(PATH)
     async def stop(id: str) -> Response:
         Query(())
-        answers.cancel(await answers.find(EventAnswer, id, current_exchange().tenant, 0, "id"))
+        answer = await find(current_exchange(), id, 0)
+        if isinstance(answer, Response):
+            return answer
+        answers.cancel(answer)
         return Response("{}", content_type="application/json")
 
 

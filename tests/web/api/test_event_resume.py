@@ -343,6 +343,24 @@ async def test_draining_ends_those_without_a_reader_and_lets_the_others_finish(
     assert web.engine.gateway.accounts.finished == {"cancelled": 1, "stop": 1}
 
 
+async def test_what_still_waits_when_draining_begins_is_a_stream_like_any_other(
+    web: Web, scripts: SimpleNamespace
+) -> None:
+    web.engine.script = scripts.wait
+    bodies: list[bytes] = []
+
+    async def ask() -> None:
+        bodies.append((await web.client.post(PATH, json=CHAT)).content)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(ask)
+        await web.engine.wait_for_requests(1)
+        web.engine.gateway.refuse_new("shutting_down", "the server is shutting down")
+        await scripts.answer(web.engine, web.engine.requests[0])
+    assert bodies[0].endswith(b"data: [DONE]\n\n")
+    assert web.engine.gateway.kept.answers == 0
+
+
 class TestWithLittleMemory:
     @pytest.fixture
     def settings(self, settings: ServeSettings) -> ServeSettings:
