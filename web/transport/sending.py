@@ -68,7 +68,8 @@ class Sending:
 
     def let_go(self) -> None:
         """The connection is over, and must not live on by what it passed to its parts."""
-        self.ended, self._lost, self._abort = True, _nothing, _nothing
+        self.ended = True
+        self._lost = self._abort = self._stalled = _nothing
 
     def write_now(self, framed: bytes) -> Written:
         """Write complete frames of the current answer, outside any task, if the client keeps up.

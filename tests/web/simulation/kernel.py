@@ -126,6 +126,17 @@ class ServerSocket:
     def getsockname(self) -> tuple[str, int]:
         return "127.0.0.1", 80
 
+    async def send(self, data: bytes | memoryview) -> int:
+        """How much was taken. Raises as trio's socket does."""
+        await trio.lowlevel.checkpoint()
+        while True:
+            if self.closed:
+                raise trio.ClosedResourceError
+            try:
+                return self._kernel.write(self.fileno(), memoryview(data))
+            except BlockingIOError:
+                await self.outbound.writable.park()
+
     def close(self) -> None:
         if not self.closed:
             self.closed = True
@@ -147,15 +158,10 @@ class ServerStream:
         """As of any socket."""
 
     async def send_all(self, data: bytes) -> None:
-        await trio.lowlevel.checkpoint()
         left = memoryview(data)
         while left:
-            if self.socket.closed:
-                raise trio.ClosedResourceError
             try:
-                left = left[self._kernel.write(self.socket.fileno(), left) :]
-            except BlockingIOError:
-                await self.socket.outbound.writable.park()
+                left = left[await self.socket.send(left) :]
             except OSError as error:
                 raise trio.BrokenResourceError from error
 

@@ -35,8 +35,8 @@ from triolet.protocol.requests import Generate
 from triolet.protocol.settings import EngineSettings, LimitSettings, ServeSettings
 from triolet.protocol.steps import Step
 from triolet.web import app as app_module
-from triolet.web.routes import resumable_answer
-from triolet.web.transport.transport import LAST_WORDS_SECONDS
+from triolet.web.generation import resumable_answer
+from triolet.web.transport.sending import LAST_WORDS_SECONDS
 
 from ...actors.simulation.device import VOCABULARY, FakeDevice
 from ...actors.simulation.front import SimulationError, require
