@@ -12,6 +12,8 @@ from triolet.actors.scheduler.prefix_keys import Key
 TOTAL = 6
 NAMES = [Key(bytes([number]) * 32) for number in range(4)]
 
+NOTHING: object = multiple()  # pyright: ignore[reportUnknownVariableType]  hypothesis does not say of what
+
 
 class BlocksAndTheirModel(RuleBasedStateMachine):
     """The model: who owns how many of each block, which block has which name, and who may still be found."""
@@ -34,7 +36,7 @@ class BlocksAndTheirModel(RuleBasedStateMachine):
     def allocate(self, count: int) -> object:
         room = TOTAL - len(+self.owned)
         if count > room:
-            return multiple()
+            return NOTHING
         blocks = self.pool.allocate(count)
         assert len(set(blocks)) == count
         assert not any(self.owned[block] for block in blocks), "it was somebody's"
@@ -48,7 +50,7 @@ class BlocksAndTheirModel(RuleBasedStateMachine):
         stop = expected.index(None) if None in expected else len(expected)
         assert blocks == expected[:stop]
         if not blocks:
-            return multiple()
+            return NOTHING
         self.pool.attach(blocks)
         return self._taken(list(blocks))
 
