@@ -89,7 +89,7 @@ def test_first_come_first_served_serves_the_flood(monkeypatch: pytest.MonkeyPatc
     def never(other: object, mine: object) -> bool:
         return False
 
-    monkeypatch.setattr(fair_share, "_rank", by_arrival)
+    monkeypatch.setattr(fair_share, "rank", by_arrival)
     monkeypatch.setattr(fair_share, "_owes", never)
     assert widest_gap(4, 64, 2, requests) > 2 * 4 * 30
 
