@@ -45,7 +45,7 @@ async def own_sockets(settings: ServeSettings, line: Succession) -> AsyncGenerat
             listeners = await trio.open_tcp_listeners(settings.port, host=settings.host, backlog=BACKLOG)
             line.sockets.append([socket.socket(fileno=listener.socket.detach()) for listener in listeners])
         if settings.uds is not None:
-            stack.enter_context(removed_afterwards(settings.uds, unless=line.over.is_set))
+            stack.enter_context(removed_afterwards(settings.uds, unless=lambda: not line.has_turn))
         yield [sock for each in line.sockets for sock in each]
 
 

@@ -45,7 +45,7 @@ def shared_listeners(settings: ServeSettings, line: Succession) -> Generator[tup
         if not line.sockets and settings.uds is not None:
             line.sockets.append([stack.enter_context(made_unix_socket(settings.uds))])
         if settings.uds is not None:
-            stack.enter_context(removed_afterwards(settings.uds, unless=line.over.is_set))
+            stack.enter_context(removed_afterwards(settings.uds, unless=lambda: not line.has_turn))
         if line.sockets and not line.sockets[0][0].getsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT):
             one = [sock for each in line.sockets for sock in each]
             yield urls_of(one, secure=secure), lambda number: nullcontext(one)

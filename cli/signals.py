@@ -148,7 +148,7 @@ async def run_until_signalled(
                 async for number in signals:
                     if number == signal.SIGHUP:
                         life.reload()
-                        match terminal.meant():
+                        match "upgrade" if notes.awaited else terminal.meant():
                             case "upgrade":
                                 nursery.start_soon(upgrade)
                             case "end":

@@ -70,6 +70,11 @@ class Succession:
         return self._inherited is not None
 
     @property
+    def has_turn(self) -> bool:
+        """Whether the connections are this process's: one that failed to take over leaves everything in place."""
+        return self.begun.is_set() and not self.over.is_set()
+
+    @property
     def heir(self) -> int | None:
         """The number of the process that has taken over."""
         return self._heir.pid if self._heir is not None and self.over.is_set() else None

@@ -47,7 +47,9 @@ def upgrade(data: str | None, pid: int | None) -> None:
 
     server = server_of(pid) if pid is not None else server_in(data_folder(data) / FOLDER)
     if server is None:
-        raise Refusal(f"process {pid} is no Triolet server of this user: take the one that you started")
+        raise Refusal(
+            f"process {pid} is no Triolet server of this user: take the one that you started, as the user that it runs as, or send it SIGHUP"
+        )
     with _note(server) as note:
         os.kill(server.pid, signal.SIGHUP)
         for what, text in told(_lines(note, server.pid)):
@@ -83,6 +85,8 @@ def server_of(pid: int) -> RunningServer | None:
 
     for number in (pid, *_children(pid)):
         with suppress(OSError):
+            if Path(f"/proc/{number}").stat().st_uid != os.geteuid():  # root, too, asks as the server's own user
+                continue
             for link in Path(f"/proc/{number}/fd").iterdir():
                 with suppress(FileNotFoundError):  # closed meanwhile
                     if (name := os.readlink(link)).endswith(SUFFIX):
@@ -109,7 +113,7 @@ def _parent(pid: int) -> int:
 def _note(server: RunningServer) -> Generator[int]:
     """The file in which the server tells us what it does, which is there meanwhile. Raises Refusal."""
     path = server.stacks.with_suffix(NOTE)
-    note = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    note = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         fcntl.flock(note, fcntl.LOCK_EX | fcntl.LOCK_NB)
         os.ftruncate(note, 0)

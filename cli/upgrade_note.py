@@ -25,6 +25,11 @@ class UpgradeNotes:
         self._stacks = stacks
         self._attempts = count(1)
 
+    @property
+    def awaited(self) -> bool:
+        """Whether a command waits for one: then a SIGHUP is no terminal's that closes."""
+        return self._stacks is not None and self._stacks.with_suffix(SUFFIX).exists()
+
     def attempt(self) -> Callable[[str, str], None]:
         """What tells of the next one: BEGUN, DONE or FAILED, and the words."""
         return partial(self._tell, next(self._attempts))

@@ -1,7 +1,8 @@
 """`--access-log`: a line for each HTTP exchange, when it is over. Never a body, a key or a query."""
 
 import logging
-from typing import TYPE_CHECKING
+import re
+from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
 import trio
@@ -13,13 +14,14 @@ if TYPE_CHECKING:
     from ..actors.gateway.gateways import Gateways
 
 _LOG = logging.getLogger("triolet.access")
+_TOKEN: Final = re.compile(r"^/v1/requests/[^/]*/")  # who has the token of a stream may read it (routes/resume.py)
 
 
 def log_exchange(gateway: "Gateway | Gateways", exchange: Exchange) -> None:
     """Method, path, status (none: the client left before the answer), milliseconds, id, tokens of a generation."""
     fields: dict[str, object] = {
         "method": exchange.method,
-        "path": quote(exchange.path),  # as it was sent: a decoded one could hold the end of a line
+        "path": quote(_TOKEN.sub("/v1/requests/-/", exchange.path)),  # decoded, it could hold a line's end
         "status": exchange.status,
         "ms": round((trio.current_time() - exchange.began) * 1000, 1),
         "request_id": exchange.request_id,

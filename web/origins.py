@@ -21,7 +21,7 @@ from .asgi import Application, current_exchange
 from .exchange import EXPLAIN_HEADER, RESUME_HEADER, Handshake, Headers
 
 ANY: Final = "*"
-METHODS: Final = "GET, HEAD, POST"
+METHODS: Final = "GET, HEAD, POST, DELETE"
 _RATES: Final = ", ".join(
     f"x-ratelimit-{what}-{kind}" for kind in ("requests", "tokens") for what in ("limit", "remaining", "reset")
 )

@@ -296,6 +296,8 @@ class Gateway:
         self.accounts.cached_tokens += live.cached_tokens
         self.accounts.observe_end(history, now)
         key, used = self.quotas.name(history.tenant), live.prompt_tokens + live.completion_tokens
+        if isinstance(event, Failed) and live.started_at is None:  # refused, or given up while it waited
+            used = 0
         self.quotas.end(history.tenant, used, now, background=live.request.background)
         if key:
             self.accounts.key_tokens[key] += used

@@ -18,7 +18,7 @@ from .queues import Queues
 from .sequence import LiveRequest, Sequence
 from .standing import StartRate, WaitReasons
 
-LOOKED_AT: Final = 16  # waiting sequences that are looked up in the cache; the others are taken to be like them
+LOOKED_AT: Final = 16  # waiting sequences that are looked up in the cache; the others are like them, or shorter
 
 
 class TooLate(NamedTuple):
@@ -36,10 +36,16 @@ def first_token_seconds(tokens: float, decoding: int, budget: int, cost: Typical
 def tokens_before(queues: Queues, pool: BlockPool, sequence: Sequence) -> tuple[int, int]:
     """Prompt tokens to be computed before a waiting sequence's own, and these; each shared block once."""
     mine, seen = rank(queues, sequence), set[Key]()
-    before = sum(one.remaining for one in queues.running if one.remaining > 1 and rank(queues, one) < mine)
+    before = 0
+    for one in queues.running:
+        if one.remaining > 1:
+            seen.update(one.key(block) for block in range(one.shareable_blocks))
+            if rank(queues, one) < mine:
+                before += one.remaining
     ahead = list(_ahead(queues, sequence))
     looked = sum(_uncached(one, pool, seen) for one in ahead[:LOOKED_AT])
-    before += looked * len(ahead) // max(min(len(ahead), LOOKED_AT), 1)
+    typical = looked // LOOKED_AT
+    before += looked + sum(min(typical, one.read) for one in ahead[LOOKED_AT:])
     return before, _uncached(sequence, pool, seen)
 
 

@@ -6,6 +6,7 @@ behind another that takes longer than SHORT_STEP. All of this ends when one tena
 are in docs/performance.md. A GPU's steps take nearly the same with fewer rows, so there it would only cost.
 """
 
+from itertools import chain
 from math import inf
 from typing import Final
 
@@ -22,8 +23,9 @@ SHORT_STEP: Final = 0.002  # seconds
 # The same for one tenant alone: its newcomer would wait for both. Without a step planned behind it the worker idles
 # between two steps, for about 0.2 ms. A GPU needs the next step early, to launch it while the last one runs.
 LONG_STEP: Final = 0.02  # seconds
-LEAST_TOKENS: Final = 64  # in a step, however slow the model is
+LEAST_TOKENS: Final = 64  # of prompts in a step, beside its rows, however slow the model is
 LINGER: Final = 10.0  # seconds without a second tenant
+MEMORY: Final = 10.0  # seconds without a step
 FEW: Final = 4  # times as many rows as a tenant's own are the others'
 
 
@@ -35,14 +37,22 @@ class Sharing:
         self.cost = TypicalCost()
         self.on_cpu = False
         self._last_seconds = 0.0  # of a step
+        self._last_at = -inf
         self._until = -inf
         self._shared = False
-        self._favoured = False  # the last step
+        self._favoured = False  # the step that was planned last
+        self._was_favoured = False  # the one before it
 
-    def note_step(self, work: int, seconds: float) -> None:
+    def note_step(self, work: int, seconds: float, now: float) -> None:
         """A step is done."""
         self.cost.note(work, seconds)
-        self._last_seconds = seconds
+        self._last_seconds, self._last_at = seconds, now
+
+    def believes(self, now: float) -> bool:
+        """Whether steps of late tell what the next one takes. Else one must be computed: after a slow one at a cold
+        start nobody would be let in who brings a faster one.
+        """
+        return now - self._last_at < MEMORY
 
     def most_in_flight(self, queues: Queues, now: float) -> int:
         """Steps. Call it before each plan: it sees who uses the worker."""
@@ -52,17 +62,19 @@ class Sharing:
         return 1 if self.on_cpu and self._last_seconds > (SHORT_STEP if self._shared else LONG_STEP) else self._most
 
     def limits(self, limits: StepLimits, queues: Queues) -> StepLimits:
-        """The worker's limits with fewer tokens. A text that is pooled needs them all, since it is read whole."""
+        """The worker's limits with fewer tokens, for the next plan. A pooled text needs them all: it is read whole."""
+        self._was_favoured, self._favoured = self._favoured, False
         if not self._shared:
             return limits
-        fitting = max(self.cost.work_within(LONGEST_STEP), LEAST_TOKENS, limits.rows)
-        if fitting >= limits.max_step_tokens or any(one.pooled for one in (*queues.running, *queues.waiting)):
+        rows = sum(1 for one in queues.running if one.remaining == 1)
+        fitting = rows + max(self.cost.work_within(LONGEST_STEP) - rows, LEAST_TOKENS)
+        if fitting >= limits.max_step_tokens or any(one.pooled for one in chain(queues.running, queues.waiting)):
             return limits
         return structs.replace(limits, max_step_tokens=int(fitting))
 
     def favoured(self, queues: Queues, budget: int, free_blocks: int) -> list[Sequence]:
         """The running sequences of a tenant that gets a step to itself, as it brings a first token; often none."""
-        first = None if self._favoured or not self._shared else self._first(queues, budget, free_blocks)
+        first = None if self._was_favoured or not self._shared else self._first(queues, budget, free_blocks)
         self._favoured = first is not None
         if first is None:
             return []

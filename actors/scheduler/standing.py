@@ -20,6 +20,7 @@ _FOREMOST: Final[tuple[State, ...]] = ("decode", "prefill", "parked", "waiting")
 # These end as others start and finish. A slow reader, a shared prefix or a dead worker may take any time.
 _TURN: Final[frozenset[Obstacle]] = frozenset({"order", "share", "step", "rows", "blocks", "budget"})
 _PLANS: Final = 16  # the rate covers the last plans that started sequences: few, so a new load shows soon
+_OLD: Final = 60.0  # seconds without a start: that queue may have been cancelled long ago
 _ENOUGH: Final = 5  # four intervals; with fewer, one long answer made the estimate three times too long
 
 
@@ -42,7 +43,7 @@ class StartRate:
 
     def seconds_until(self, position: int, now: float) -> float | None:
         """Time until the one at `position` (1 is next) starts. The time since the last start counts, so a jam shows."""
-        if len(self._starts) < _ENOUGH:
+        if len(self._starts) < _ENOUGH or now - self._starts[-1][0] > _OLD:
             return None
         first = self._starts[0][0]
         started = sum(count for _, count in self._starts) - self._starts[0][1]

@@ -195,8 +195,7 @@ class SchedulerState:
         """A step for the sequences of these queues whose turn it is, which is then in flight."""
         table, suspects, alone = self.table, self.table.quarantine.suspects, turn is not EVERYBODY
         if suspects and not alone:
-            kept = {suspect.id for suspect in table.quarantine.able()}
-            turn = StepTurn(apart=suspects, kept=kept)
+            turn = StepTurn(apart=suspects, kept={suspect.id for suspect in table.quarantine.able()})
         sharing = self._sharing if turn is EVERYBODY and queues is table.queues else None
         fitting = sharing.limits(limits, queues) if sharing else limits
         steady = None if suspects else plan_steady(queues, table.pool, fitting)
@@ -291,7 +290,8 @@ class SchedulerState:
             for sequence in live.choices.values():
                 sequence.losses = losses
                 self.table.quarantine.suspect(sequence)
-        if late := too_late(live, self.waits, self._sharing.cost, self._start_rate, self.table.now):
+        now, sharing = self.table.now, self._sharing
+        if late := sharing.believes(now) and too_late(live, self.waits, sharing.cost, self._start_rate, now):
             self._say(live, [self.table.fail(live, "deadline_unmeetable", *late)])
             return
         self._settle(live)
@@ -333,7 +333,7 @@ class SchedulerState:
             return  # from a lost worker: its sequences are computed again
         self.totals.steps += 1
         self.totals.model_seconds += done.model_duration
-        self._sharing.note_step(work_of(step), done.duration)
+        self._sharing.note_step(work_of(step), done.duration, self.table.now)
         self.totals.device_allocations = done.device_allocations
         self.totals.device_compilations = done.device_compilations
         ids, rows, others = apply_step(step, done, self.table, self.totals)

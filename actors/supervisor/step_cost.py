@@ -13,6 +13,7 @@ _FADING: Final = 0.98  # of the slowest step of its size, with each that is fast
 
 
 _SHARE: Final = 0.1  # of the last step in the mean of its size
+_FASTER_SHARE: Final = 0.5  # the same of one that was faster: the mean should rather say too little
 _OUTLIER: Final = 4.0  # times the mean: what a slow moment counts at most
 
 
@@ -53,18 +54,22 @@ class TypicalCost:
 
     def __init__(self) -> None:
         self._points: dict[int, tuple[float, float]] = {}  # mean work and seconds, by the work's binary digits
-        self._curve: list[tuple[float, float]] = [(0.0, 0.0)]  # the same in order; more work takes no less
+        self._curve: list[tuple[float, float]] = [(0.0, 0.0)]  # the same in order; less work takes no more
 
     def note(self, work: int, seconds: float) -> None:
         size = work.bit_length()
         old_work, old_seconds = self._points.get(size, (work, seconds))
         self._points[size] = (
             old_work + _SHARE * (work - old_work),
-            old_seconds + _SHARE * (min(seconds, _OUTLIER * old_seconds) - old_seconds),
+            old_seconds
+            + (_SHARE if seconds > old_seconds else _FASTER_SHARE)
+            * (min(seconds, _OUTLIER * old_seconds) - old_seconds),
         )
-        self._curve = [(0.0, 0.0)]
-        for _, (at, took) in sorted(self._points.items()):
-            self._curve.append((at, max(took, self._curve[-1][1])))
+        least, curve = inf, list[tuple[float, float]]()
+        for _, (at, took) in sorted(self._points.items(), reverse=True):
+            least = min(least, took)  # one slow step of a rare size tells nothing about larger ones
+            curve.append((at, least))
+        self._curve = [(0.0, 0.0), *reversed(curve)]
 
     @property
     def known(self) -> bool:

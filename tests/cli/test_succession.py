@@ -8,13 +8,16 @@ from pathlib import Path
 
 import pytest
 import trio
+from msgspec import structs
 from trio.testing import wait_all_tasks_blocked
 
 from triolet.cli.inheritance import READY, Inheritance
+from triolet.cli.serving import own_sockets
 from triolet.cli.several import dealt
 from triolet.cli.succession import GO, NotFollowed, Succession
 from triolet.cli.upgrade_note import BEGUN, DONE, FAILED, SUFFIX, UpgradeNotes, told
 from triolet.protocol.settings import EngineSettings, ServeSettings
+from triolet.web.transport.listening import made_unix_socket
 
 SETTINGS = ServeSettings(engine=EngineSettings(model=""))
 PROGRAM = """
@@ -92,6 +95,23 @@ async def test_what_one_process_of_a_line_runs_at_a_time_waits_for_its_turn_and_
                 await line.follow(lambda: False, lambda what, text: None)
             line.over.set()
         assert done == ["begun", "over"]
+
+
+async def test_who_fails_before_its_turn_leaves_the_sockets_file_to_the_one_before(tmp_path: Path) -> None:
+    path = tmp_path / "socket"
+    settings = structs.replace(SETTINGS, uds=str(path))
+    with made_unix_socket(str(path)) as sock:
+        inherited = Inheritance(address="", sockets=((sock.dup().detach(),),), link=-1, heirs=-1)
+        follows = Succession(settings, inherited)
+        async with own_sockets(settings, follows):
+            pass  # its model does not load
+        assert path.is_socket()
+        follows.begun.set()
+        async with own_sockets(settings, follows):
+            pass  # it has served, and ends
+        assert not path.exists()
+    for each in follows.sockets:
+        each[0].close()
 
 
 def test_sockets_are_dealt_to_at_most_so_many_processes() -> None:

@@ -150,6 +150,7 @@ async def test_a_gateway_counts_what_it_lets_in_and_what_that_used(
     assert caught.value.retry_after == 1
     gateway.submit(generate("d", tenant="another"))
     gateway.admitted("a", 700)
+    gateway.started("a")
     gateway.fail("a", ApiError("engine_error", "planted"))
     assert isinstance((await outbox.drain())[-1], Failed)
     with pytest.raises(ApiError, match="600 tokens a minute") as caught:
@@ -161,6 +162,16 @@ async def test_a_gateway_counts_what_it_lets_in_and_what_that_used(
     await trio.sleep(10.2)
     gateway.submit(generate("c", tenant=KEY))
     assert gateway.quotas.levels(KEY, trio.current_time())[0].left == 59  # those of a and b have come back
+
+
+async def test_a_request_that_is_refused_before_its_prompt_is_begun_uses_no_tokens(
+    wired: Callable[..., Wired], generate: Callable[..., Generate]
+) -> None:
+    gateway = wired(quotas=Quotas([KeySettings(sha256=KEY, tokens_per_minute=600)])).gateway
+    gateway.submit(generate("a", tenant=KEY))
+    gateway.admitted("a", 700)
+    gateway.fail("a", ApiError("deadline_unmeetable", "in 9 s", retry_after=9))
+    assert [level.left for level in gateway.quotas.levels(KEY, trio.current_time())] == [600]
 
 
 def test_lines_of_a_batch_leave_half_of_the_tokens_to_the_keys_other_requests() -> None:

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from triolet.actors.scheduler.first_token import first_token_seconds, tokens_before
+from triolet.actors.scheduler.first_token import LOOKED_AT, first_token_seconds, tokens_before
+from triolet.actors.scheduler.sharing import MEMORY
 from triolet.actors.supervisor.step_cost import TypicalCost
 from triolet.protocol.messages import Admit, ChoiceTokens, DropRequest
 from triolet.protocol.sampling import Sampling
@@ -84,6 +85,24 @@ def test_a_prompt_that_takes_longer_is_refused_with_the_estimate() -> None:
     assert "0.15 s are left" in refused.message
     assert not bench.state.table.requests
     assert bench.state.plan() is None  # it costs no step
+
+
+def test_after_a_pause_what_a_step_takes_is_learned_anew() -> None:
+    """A cold first step may have taken seconds. Whoever is refused by it would bring the one that tells better."""
+    bench = learned()
+    bench.now += MEMORY
+    bench.send(with_first_token_in(0.15, length=512))
+    assert not refusals(bench)
+
+
+def test_many_short_prompts_behind_long_ones_count_as_they_are() -> None:
+    bench = learned()
+    bench.send(*flood(LOOKED_AT, length=1000, max_tokens=1), *flood(50, length=10, max_tokens=1, tenant="c"))
+    bench.send(with_first_token_in(1e9, id="last", length=10, tenant="c"))
+    (last,) = bench.state.table.requests["last"].choices.values()
+    waiting = bench.state.table.queues
+    before, _ = tokens_before(waiting, bench.state.table.pool, last)
+    assert before <= LOOKED_AT * 1000 + 50 * 10
 
 
 def test_what_waits_before_it_counts() -> None:

@@ -36,6 +36,25 @@ def test_the_others_get_every_second_step_at_least() -> None:
         assert (1 in computed(bench.step())) == bool(number % 2)
 
 
+def test_who_comes_steps_later_has_one_of_its_own_again() -> None:
+    bench = flooded()
+    for number in range(3):
+        bench.send(newcomer(5, id=f"new{number}", max_tokens=1))
+        assert 1 not in computed(bench.step())
+        for _ in range(3):
+            assert 1 in computed(bench.step())
+
+
+def test_prompts_go_on_beside_many_rows_of_a_slow_model() -> None:
+    bench = Bench(worker=ready(num_blocks=200, max_running=64, max_step_tokens=512))
+    bench.send(*flood(62))
+    for _ in range(3):
+        timed(bench, bench.plan(), 10 * LONGEST_STEP)
+    bench.send(newcomer(1900))
+    counts = [computed(bench.step()).get(63, 0) for _ in range(4)]
+    assert min(counts) >= LEAST_TOKENS
+
+
 def test_who_has_many_rows_shares_its_steps() -> None:
     bench = flooded(rows=3)  # beside one
     bench.send(newcomer(20))

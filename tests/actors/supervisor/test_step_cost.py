@@ -37,6 +37,17 @@ def test_one_slow_moment_is_not_believed() -> None:
     assert cost.seconds(512) < 0.03
 
 
+def test_a_slow_step_of_a_rare_size_says_nothing_of_larger_ones() -> None:
+    cost = learned([*[(512, 0.05)] * 3, (5, 3.0)])
+    assert cost.seconds(512) == 0.05
+    assert cost.seconds(5) <= 0.05
+
+
+def test_what_was_slow_once_is_soon_forgotten() -> None:
+    cost = learned([(400, 3.0), *[(400, 0.05)] * 8])
+    assert cost.seconds(400) < 0.07
+
+
 @given(STEPS, st.floats(0, 1e4), st.floats(0, 1e4))
 def test_more_work_takes_no_less(steps: list[tuple[int, float]], one: float, other: float) -> None:
     cost = learned(steps)
