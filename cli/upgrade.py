@@ -47,9 +47,8 @@ def upgrade(data: str | None, pid: int | None) -> None:
 
     server = server_of(pid) if pid is not None else server_in(data_folder(data) / FOLDER)
     if server is None:
-        raise Refusal(
-            f"process {pid} is no Triolet server of this user: take the one that you started, as the user that it runs as, or send it SIGHUP"
-        )
+        other = f"one of another user takes `kill -HUP {pid}`, and its log says how it went"
+        raise Refusal(f"process {pid} is no Triolet server of this user: take the one that you started; {other}")
     with _note(server) as note:
         os.kill(server.pid, signal.SIGHUP)
         for what, text in told(_lines(note, server.pid)):
