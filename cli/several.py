@@ -51,21 +51,26 @@ def shared_listeners(settings: ServeSettings, line: Succession) -> Generator[tup
             yield urls_of(one, secure=secure), lambda number: nullcontext(one)
             return
         line.sockets = dealt(line.sockets, settings.web_processes)
-        left = dict(enumerate(line.sockets))
-        port = line.sockets[0][0].getsockname()[1] if left else settings.port
+        port = line.sockets[0][0].getsockname()[1] if line.sockets else settings.port
         reserved = bind_tcp(settings.host, port, shared=True)  # does not listen: it reserves the port
         for sock in reserved:
             stack.enter_context(sock)
         port = reserved[0].getsockname()[1]
+        if not line.follows:  # so clients can connect from the first moment, before there is a web process
+            line.sockets = [bind_tcp(settings.host, port, shared=True) for _ in range(settings.web_processes)]
+        left = dict(enumerate(line.sockets))
+        for sock in (each for sockets in line.sockets for each in sockets):
+            stack.enter_context(sock)
+            sock.listen(BACKLOG)
 
         @contextmanager
         def listening(number: int) -> Generator[Sequence[socket.socket]]:
             if (sockets := left.pop(number, None)) is None:
                 sockets = bind_tcp(settings.host, port, shared=True)
                 line.sockets.append(sockets)
-            try:
                 for sock in sockets:
                     sock.listen(BACKLOG)
+            try:
                 yield sockets
             finally:
                 line.sockets.remove(sockets)

@@ -53,7 +53,6 @@ class EventFeed:
         self._silence = silence
         self._waiting: list[bytes] = []
         self._sent = trio.Event()  # of what waits
-        self._leaving = self._sent  # of what is being sent
         self._news = trio.Event()
         self._ended = False
         if at_once:
@@ -72,11 +71,6 @@ class EventFeed:
         """What is posted in this turn of the event loop is the last."""
         self._ended = True
 
-    def let_go(self) -> None:
-        """Nobody need wait for what waits here: the next reader does not for one that has stopped."""
-        self._leaving.set()
-        self._sent.set()
-
     async def body(self) -> AsyncGenerator[bytes, None]:
         ended = False
         while not ended:
@@ -84,8 +78,6 @@ class EventFeed:
                 await self._news.wait()
             self._news = trio.Event()
             piece, self._waiting, ended = b"".join(self._waiting) or self._keep_alive, [], self._ended
-            self._leaving, self._sent = self._sent, trio.Event()
-            try:
-                yield LastPiece(piece) if ended else piece
-            finally:
-                self._leaving.set()
+            leaving, self._sent = self._sent, trio.Event()
+            yield LastPiece(piece) if ended else piece
+            leaving.set()

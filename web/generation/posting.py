@@ -2,7 +2,7 @@
 of a message: it is written to a socket, kept, or both.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
 import trio
@@ -51,7 +51,13 @@ def post_all(post: Post, messages: Sequence[bytes], unsent: trio.Event | None = 
     return unsent
 
 
-async def send_answer(outbox: EventSource, encoder: Encoder, post: Post, on_end: Callable[[], None]) -> None:
+async def send_answer(
+    outbox: EventSource,
+    encoder: Encoder,
+    post: Post,
+    on_end: Callable[[], None],
+    until_sent: Callable[[trio.Event], Awaitable[None]] = trio.Event.wait,
+) -> None:
     """Post one request's events, no faster than they are sent. `on_end` is called before the last one."""
     ended = False
     sink = PostingSink(encoder, post)
@@ -65,4 +71,4 @@ async def send_answer(outbox: EventSource, encoder: Encoder, post: Post, on_end:
                 on_end()
             unsent = post_all(post, messages, unsent)  # after what the sink left
         if unsent is not None:
-            await unsent.wait()
+            await until_sent(unsent)

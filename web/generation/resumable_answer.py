@@ -55,6 +55,7 @@ class ResumableAnswer(KeptAnswer):
         self._seconds = seconds
         self._longest = longest
         self._lifetime = trio.CancelScope()
+        self._pause = trio.CancelScope()  # its task's wait for its follower
         self._follower: Follower | None = None
         self._over = trio.Event()  # the last frame is sent, or kept if nobody follows
 
@@ -82,7 +83,7 @@ class ResumableAnswer(KeptAnswer):
         with self._lifetime:
             try:
                 if not self.ended:
-                    await send_answer(outbox, encoder, post, self._end)
+                    await send_answer(outbox, encoder, post, self._end, self._until_sent)
             except Exception as error:  # our bug
                 if not self.ended:
                     self._end()
@@ -97,6 +98,7 @@ class ResumableAnswer(KeptAnswer):
         before, self._follower = self._follower, follower
         if before is not None:
             before.scope.cancel()
+            self._pause.cancel()
         self._lifetime.deadline = math.inf
 
     async def follow(self, follower: Follower) -> None:
@@ -113,6 +115,7 @@ class ResumableAnswer(KeptAnswer):
         finally:
             if self._follower is follower:
                 self._follower = None
+                self._pause.cancel()
                 self._wait_for_client()
             follower.caught_up.set()
         if follower.scope.cancelled_caught and not follower.ended:
@@ -138,6 +141,11 @@ class ResumableAnswer(KeptAnswer):
         await trio.lowlevel.checkpoint_if_cancelled()  # forgotten in the same turn: what it has not got is gone
         follower.caught_up.set()
         await _sent(unsent)
+
+    async def _until_sent(self, unsent: trio.Event) -> None:
+        """Or until somebody else follows, who does not wait for one that has stopped reading."""
+        with trio.CancelScope() as self._pause:
+            await unsent.wait()
 
     def _pass_on(self, frame: bytes) -> trio.Event | None:
         follower = self._follower

@@ -96,8 +96,6 @@ class ResumableAnswers:
         except ApiError as error:
             follower.end()
             feed.post(answer.pieces.failed(error))  # of this connection, not of the answer: it has no number
-        finally:
-            feed.let_go()
 
     async def find(self, kind: type[A], token: str, tenant: str, after: int, param: str) -> A:
         """The answer with this token, if it has `after` frames and will have another. Raises ApiError."""

@@ -24,7 +24,7 @@ ELSEWHERE = {
     *("guided_json", "guided_regex", "truncate_prompt_tokens", "prompt_logprobs", "return_token_ids"),
     *("chat_template_kwargs", "reasoning_effort", "echo", "return_tokens_as_token_ids", "truncation_side", "tools"),
     *("structured_outputs", "enable_thinking", "include_reasoning", "thinking_token_budget"),
-    *("use_beam_search", "length_penalty", "early_stopping"),
+    *("use_beam_search", "length_penalty", "early_stopping", "disconnect_policy", "deadline_ms", "ttft_deadline_ms"),
 }
 FIELDS = """async () => {
   const { GROUPS } = await import("/static/settings-fields.js");
@@ -140,7 +140,7 @@ def test_a_wrong_value_is_marked_and_nothing_is_sent_until_it_is_mended(page: Pa
     page.get_by_role("textbox", name="Message").press("Enter")
     wait_for_answers(page, 1)
     (request,) = [frame["request"] for frame in sent if frame["type"] == "create"]
-    settings = {name: request[name] for name in request.keys() - {"model", "messages"}}
+    settings = {name: request[name] for name in request.keys() - {"model", "messages", "disconnect_policy"}}
     assert settings == {"temperature": 0, "max_tokens": 4, "stop": ["xyz"], "determinism": "strict"}
 
 
