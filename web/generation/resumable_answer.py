@@ -57,6 +57,7 @@ class ResumableAnswer(KeptAnswer):
         self._lifetime = trio.CancelScope()
         self._pause = trio.CancelScope()  # its task's wait for its follower
         self._follower: Follower | None = None
+        self._posted_to: Follower | None = None  # who got the last frame
         self._over = trio.Event()  # the last frame is sent, or kept if nobody follows
 
     def cut(self, message: bytes) -> list[bytes]:
@@ -143,12 +144,15 @@ class ResumableAnswer(KeptAnswer):
         await _sent(unsent)
 
     async def _until_sent(self, unsent: trio.Event) -> None:
-        """Or until somebody else follows, who does not wait for one that has stopped reading."""
+        """Or until its follower leaves: the next one does not wait for one that has stopped reading."""
+        if self._follower is None or self._follower is not self._posted_to:
+            await trio.lowlevel.checkpoint()
+            return
         with trio.CancelScope() as self._pause:
             await unsent.wait()
 
     def _pass_on(self, frame: bytes) -> trio.Event | None:
-        follower = self._follower
+        follower = self._posted_to = self._follower
         if follower is None:
             return None
         if not follower.caught_up.is_set():
