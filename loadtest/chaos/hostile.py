@@ -240,7 +240,7 @@ def main() -> None:
     report = {
         "machine": structs.asdict(machine()),
         "versions": versions("trio", "hypercorn", "h2"),
-        "command": " ".join(sys.argv),
+        "command": " ".join(["python -m triolet.loadtest.chaos.hostile", *sys.argv[1:]]),
         "judged": result.judged() or "nothing died, changed, told too much or stalled",
         "inputs": len(chosen),
         "answers_by_class": dict(Counter(answer.answer for answer in result.answers).most_common()),
