@@ -18,16 +18,15 @@ import trio
 
 from ..protocol.errors import ApiError
 from .asgi import Application
+from .errors import pause_of_wrong_key
 from .exchange import Exchange, Handshake, Headers
 from .origins import Origins
 from .wrong_keys import WrongKeys
 
 OPEN = frozenset({"page", "page_without_slash", "page_file", "dashboard_page", "endpoints", "live"})  # endpoints
-# With the dashboard's WebSocket.
 _MODELS = ("load_model", "unload_model", "alias_model")
-OPERATORS = frozenset(
-    {"doctor", "metrics", "ledger", "load_adapter", "unload_adapter", *_MODELS}
-)  # and the dashboard's WebSocket
+# With the dashboard's WebSocket.
+OPERATORS = frozenset({"doctor", "metrics", "ledger", "load_adapter", "unload_adapter", *_MODELS})
 BOTH = frozenset({"usage"})
 KEY_IN_QUERY = frozenset({"api_key", "apikey", "key", "token", "access_token", "authorization"})
 
@@ -51,6 +50,14 @@ class Keys:
         if not (tenant := self._known(key)):
             raise self._wrong.refusal(address, f"The {self._kind} is wrong.", trio.current_time())
         return tenant
+
+    async def tenant_of_frame(self, key: str, address: str | None) -> str:
+        """The same for the key in a WebSocket's first frame. A wrong one is answered as late as in a request."""
+        try:
+            return self.tenant(key.encode(), address)
+        except ApiError:
+            await pause_of_wrong_key()
+            raise
 
     def _known(self, key: bytes) -> str:
         """The digest of a key that is one of these; else empty."""

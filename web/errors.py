@@ -50,7 +50,7 @@ class ErrorContents:
         """The same, but a wrong key waits. Valid keys never do, whatever comes from the same address."""
         content = self(error, path, request_id)
         if content.status == 401 or (isinstance(error, ApiError) and error.code == "too_many_wrong_keys"):
-            await trio.sleep(WRONG_KEY_SECONDS)
+            await pause_of_wrong_key()
         return content
 
     def __call__(self, error: Exception, path: str, request_id: str) -> Content:
@@ -67,6 +67,10 @@ class ErrorContents:
         without_frames(error)
         form = next((form for beginning, form in self.forms.items() if path.startswith(beginning)), None)
         return error_content(said, allow, None if form is None else form(said, request_id))
+
+
+async def pause_of_wrong_key() -> None:
+    await trio.sleep(WRONG_KEY_SECONDS)
 
 
 def error_content(error: ApiError, extra: tuple[Field, ...] = (), body: msgspec.Struct | None = None) -> Content:

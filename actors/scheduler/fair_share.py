@@ -62,12 +62,15 @@ def choose_victim(queues: Queues, spared: Set[int], kept: Container[int] = ()) -
     return by_rank(queues, candidates)[-1] if candidates else None
 
 
-def turns(queues: Queues) -> Iterator[Sequence]:
-    """The waiting sequences, in the order in which they may join. One that joins is charged before the next turn."""
+def turns(queues: Queues, full: Container[TenantQueue] = ()) -> Iterator[Sequence]:
+    """The waiting sequences, in the order in which they may join. One that joins is charged before the next turn.
+
+    Once a tenant is `full`, none of its later ones has a turn.
+    """
     if queues.several_tenants:
         queues.charge(queues.running)
     positions = {tenant: 0 for tenant in queues.tenants.values() if tenant.waiting}
-    while heads := [tenant for tenant, position in positions.items() if position < len(tenant.waiting)]:
+    while heads := [one for one, position in positions.items() if position < len(one.waiting) and one not in full]:
         tenant = heads[0]
         if len(heads) > 1:
             tenant = min(heads, key=lambda one: rank(queues, one.waiting[positions[one]]))
@@ -81,7 +84,7 @@ def turns(queues: Queues) -> Iterator[Sequence]:
 
 def goes_first(queues: Queues, waiting: Sequence) -> bool:
     """Whether a waiting sequence joins before the running ones are served, and may replace some of them."""
-    if _less_urgent(queues, waiting):
+    if less_urgent(queues, waiting):
         return True
     mine = queues.tenant_of(waiting)
     if (waiting.started and mine.seats) or not any(_owes(other, mine) for other in queues.tenants.values()):
@@ -96,15 +99,15 @@ def makes_room(queues: Queues, waiting: Sequence, missing_blocks: int) -> tuple[
     `missing_blocks` is what it lacks beyond free and parked blocks; if that is 0 or less, it lacks a row. An empty list
     means that no sequence gives way.
     """
-    if less_urgent := _less_urgent(queues, waiting):
-        return "waiting", [less_urgent]
+    if last := less_urgent(queues, waiting):
+        return "waiting", [last]
     if missing_blocks > 0:
         sizes = {sequence: len(sequence.blocks) for sequence in queues.running}
         return "waiting", _given(queues, waiting, sizes, need=blocks_for(waiting.read), missing=missing_blocks)
     return "parked", _given(queues, waiting, dict.fromkeys(queues.running, 1), need=1, missing=1)
 
 
-def _less_urgent(queues: Queues, waiting: Sequence) -> Sequence | None:
+def less_urgent(queues: Queues, waiting: Sequence) -> Sequence | None:
     """Its tenant's last running sequence, if that has a lower priority. An earlier arrival alone never takes a row."""
     mine = queues.tenant_of(waiting)
     last = next((one for one in reversed(queues.running) if queues.tenant_of(one) is mine), None)

@@ -10,7 +10,7 @@ from ...protocol.explanation import Obstacle
 from . import fair_share
 from .blocks import BlockPool, blocks_for
 from .prefix_keys import Key, SharedPrompt
-from .queues import Queues, TenantQueue
+from .queues import Queues
 from .sequence import Sequence
 from .sharing import Sharing
 from .step_plan import EVERYBODY, Shortage, StepLimits, StepPlan, StepTurn
@@ -83,7 +83,7 @@ def serve(plan: StepPlan, running: list[Sequence]) -> None:
             continue
         count = plan.reserve(sequence, 1 if remaining == 1 else min(remaining, plan.budget))
         if count <= 0:
-            plan.blocked[sequence.id] = "blocks"
+            plan.blocked.setdefault(sequence.id, "blocks")
             continue
         if remaining > 1:
             plan.budget -= count
@@ -99,7 +99,6 @@ class Joining:
         self._pool = plan.pool
         # The first sequence that computes a block others may share, or a prompt whose last block they may copy.
         self._computing: dict[Key | SharedPrompt, Sequence] = {}
-        self._full: set[TenantQueue] = set()  # tenants whose next sequence would hold more blocks than they may
         if self._queues.waiting:  # those that share a prefix wait for it instead of computing it again
             for sequence in self._queues.running:  # parked ones with credit already got a row, if one was free
                 if sequence.prompt.choices > 1 and sequence.computed >= sequence.prompt_tokens:
@@ -110,12 +109,12 @@ class Joining:
     def make_way(self) -> None:
         """Join those that go before running sequences, replacing some of these if necessary."""
         plan, queues = self._plan, self._queues
-        while queues.running and (first := next((s for s in fair_share.turns(queues) if not self._not_ready(s)), None)):
+        while queues.running and (first := self._first_ready()):
             if not fair_share.goes_first(queues, first):
                 return
             cached = self._cached(first)
             missing = self._missing(first, cached) - self._parked_blocks()
-            if len(queues.running) < plan.limits.rows and missing <= 0:
+            if len(queues.running) < plan.limits.rows and missing <= 0 and not self._lacks_own_blocks(first):
                 self._join(first, cached)
                 continue
             place, leaving = fair_share.makes_room(queues, first, missing)
@@ -127,12 +126,19 @@ class Joining:
                 else:
                     plan.preempt(sequence)
 
+    def _first_ready(self) -> Sequence | None:
+        return next((one for one in fair_share.turns(self._queues, self._plan.full) if not self._not_ready(one)), None)
+
     def admit(self) -> None:
         """Join the others in turn, up to the first that does not fit: nothing overtakes a large sequence."""
         plan = self._plan
-        for sequence in fair_share.turns(self._queues):
+        for sequence in fair_share.turns(self._queues, plan.full):
             if reason := self._not_ready(sequence):
                 plan.blocked[sequence.id] = reason
+                continue
+            if self._lacks_own_blocks(sequence):  # less urgent ones hold them: `make_way` takes them in a later step
+                plan.blocked[sequence.id] = "key"
+                plan.full.add(self._queues.tenant_of(sequence))
                 continue
             cached = self._cached(sequence)
             if shortage := self._no_place(sequence, cached):
@@ -141,8 +147,9 @@ class Joining:
                 return
             self._join(sequence, cached)
             count = plan.reserve(sequence, min(sequence.remaining, plan.budget))
-            plan.budget -= count
-            plan.add_chunk(sequence, count)
+            if count > 0:  # if not, it waits as a running one
+                plan.budget -= count
+                plan.add_chunk(sequence, count)
 
     def _join(self, sequence: Sequence, cached: list[int]) -> None:
         self._plan.make_own_room(sequence, blocks_for(sequence.read))
@@ -170,18 +177,22 @@ class Joining:
         return None
 
     def _beyond_its_key(self, sequence: Sequence) -> bool:
-        """Whether its key's limit of blocks has no room for it; then none of its tenant's later ones overtakes it.
+        """Whether its key's limit of blocks has no room for it, nor a less urgent sequence of its tenant that could
+        leave. Then none of its tenant's later ones overtakes it."""
+        tenant, full = self._queues.tenant_of(sequence), self._plan.full
+        if tenant not in full and self._lacks_own_blocks(sequence):
+            if fair_share.less_urgent(self._queues, sequence):
+                return False
+            full.add(tenant)
+        return tenant in full
 
-        Each running sequence of the tenant may soon need one more. One that is alone always fits (admission).
-        """
+    def _lacks_own_blocks(self, sequence: Sequence) -> bool:
+        """Whether it would bring its tenant above its limit of blocks, of which each of its running sequences may soon
+        need one more. One that is alone always fits (admission)."""
         tenant = self._queues.tenant_of(sequence)
-        if tenant.most_blocks is None:
+        if tenant.most_blocks is None or not (held := self._plan.own_blocks(tenant)):
             return False
-        if tenant not in self._full:
-            held, wanted = self._plan.own_blocks(tenant), blocks_for(sequence.read)
-            if held and held + wanted + tenant.rows > tenant.most_blocks:
-                self._full.add(tenant)
-        return tenant in self._full
+        return held + blocks_for(sequence.read) + tenant.rows > tenant.most_blocks
 
     def _comes_earlier(self, key: Key | SharedPrompt, sequence: Sequence) -> bool:
         """Whether a running sequence before it computes `key`. A sequence never waits for a less urgent one."""

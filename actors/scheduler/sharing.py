@@ -56,7 +56,7 @@ class Sharing:
 
     def most_in_flight(self, queues: Queues, now: float) -> int:
         """Steps. Call it before each plan: it sees who uses the worker."""
-        if len(queues.tenants) > 1:
+        if sum(1 for tenant in queues.tenants.values() if tenant.rows or tenant.waiting) > 1:
             self._until = now + LINGER
         self._shared = self.on_cpu and now < self._until
         return 1 if self.on_cpu and self._last_seconds > (SHORT_STEP if self._shared else LONG_STEP) else self._most

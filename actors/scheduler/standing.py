@@ -4,7 +4,7 @@ The answers use the numbers that the planner compared in its last plan. They are
 """
 
 from collections import Counter, deque
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Final, Literal, NamedTuple
 
 from msgspec import structs
@@ -12,7 +12,7 @@ from msgspec import structs
 from ...protocol.explanation import BlockedOn, FairShare, Holders, Obstacle, PrefillProgress, Standing, State
 from .blocks import BlockPool
 from .fair_share import position_of
-from .queues import Queues
+from .queues import Queues, TenantQueue
 from .sequence import LiveRequest, Sequence
 from .step_plan import Shortage, StepLimits
 
@@ -66,6 +66,7 @@ class WaitReasons(NamedTuple):
     pool: BlockPool
     limits: StepLimits | None
     blocked: Mapping[int, Obstacle]
+    full: Container[TenantQueue]  # at their limit of blocks: what of theirs waits has no turn
     shortage: Shortage | None
     newest: int  # sequences with higher numbers arrived after the plan
 
@@ -93,7 +94,7 @@ class WaitReasons(NamedTuple):
         """What kept a waiting sequence out of the last step. Explanations, dashboard and metrics all use this."""
         if self.limits is None:
             return "worker"
-        reason, shortage = self.blocked.get(sequence.id), self.shortage
+        reason, shortage = self._reason(sequence), self.shortage
         if shortage is None:
             return reason or "step"
         first = shortage.sequence
@@ -108,14 +109,19 @@ class WaitReasons(NamedTuple):
         earlier = sequence.order[1:] < first.order[1:]  # without the priorities, which count within a tenant only
         return "share" if another and earlier else "order"
 
+    def _reason(self, sequence: Sequence) -> Obstacle | None:
+        if sequence.place == "waiting" and self.queues.tenant_of(sequence) in self.full:
+            return "key"
+        return self.blocked.get(sequence.id)
+
     def _blocked_on(self, sequence: Sequence, state: State) -> BlockedOn | None:
         if self.limits is None:
             return BlockedOn(kind="worker")
-        reason, shortage = self.blocked.get(sequence.id), self.shortage
+        reason, shortage = self._reason(sequence), self.shortage
         if reason == "credit" or (state == "parked" and sequence.live.credit <= 0):
             return BlockedOn(kind="credit", unit="tokens", need=1, free=max(sequence.live.credit, 0))
-        if reason == "suspect":
-            return BlockedOn(kind="suspect")
+        if reason in ("suspect", "key"):
+            return BlockedOn(kind=reason)
         if state == "parked":
             return self._share(sequence, None, self._numbers(sequence, "rows", "rows", 1, 0))
         if state != "waiting":  # a running one may still have got no chunk of the last step

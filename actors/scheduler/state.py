@@ -85,7 +85,7 @@ class SchedulerState:
         self.in_flight: dict[int, Step] = {}
         self.totals = SchedulerTotals()
         self.flight = flight or Flight()
-        self.waits = WaitReasons(self.table.queues, self.table.pool, None, {}, None, 0)
+        self.waits = WaitReasons(self.table.queues, self.table.pool, None, {}, (), None, 0)
         self._max_losses = max_losses
         self._outbox_tokens = outbox_tokens
         self._failure = ""  # why no worker will start again
@@ -201,7 +201,7 @@ class SchedulerState:
         steady = None if suspects else plan_steady(queues, table.pool, fitting)
         plan = steady or plan_step(queues, table.pool, fitting, turn, sharing)
         if queues is table.queues and not alone:
-            self.waits = WaitReasons(queues, table.pool, limits, plan.blocked, plan.shortage, table.newest)
+            self.waits = WaitReasons(queues, table.pool, limits, plan.blocked, plan.full, plan.shortage, table.newest)
             if plan.started:
                 self._start_rate.note(len(plan.started), len(queues.waiting), table.now)
         self.totals.preemptions += plan.preempted
@@ -397,4 +397,4 @@ class SchedulerState:
         self.in_flight.clear()
         self._background_steps.clear()
         self.totals.preemptions += self.table.forget_worker(num_blocks)
-        self.waits = WaitReasons(self.table.queues, self.table.pool, limits, {}, None, 0)
+        self.waits = WaitReasons(self.table.queues, self.table.pool, limits, {}, (), None, 0)

@@ -61,7 +61,7 @@ class StepPlan:
     """What the step computes, what happened to sequences on the way, and what is left of the step's tokens."""
 
     __slots__ = (
-        "blocked", "budget", "chunks", "copies", "displaced", "dropped", "limits", "new", "planned", "pool",
+        "blocked", "budget", "chunks", "copies", "displaced", "dropped", "full", "limits", "new", "planned", "pool",
         "preempted", "prefill_tokens", "prompt_sources", "queues", "short_of_blocks", "shortage", "started",
         "turn",
     )  # fmt: skip
@@ -82,6 +82,7 @@ class StepPlan:
         self.budget = 0  # tokens left for prompts, set when the decoding rows are known
         self.prefill_tokens = 0  # of prompts, and recomputed ones
         self.blocked: dict[int, Obstacle] = {}  # why a sequence has no chunk; "order" if not in here
+        self.full: set[TenantQueue] = set()  # tenants whose next sequence would hold more blocks than they may
         self.shortage: Shortage | None = None
         self.short_of_blocks = False
         # Per prompt, a choice whose KV an earlier step computed: copies run before the chunks of their step.
@@ -148,6 +149,7 @@ class StepPlan:
         """
         needed = blocks_for(sequence.computed + count) - len(sequence.blocks)
         if needed > 0 and not self.make_own_room(sequence, needed):
+            self.blocked[sequence.id] = "key"
             return 0
         while self.pool.available < needed:
             self.short_of_blocks = True

@@ -1,6 +1,16 @@
 """Wrong keys by address: so many a minute, in a table that does not grow."""
 
+from hashlib import sha256
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from triolet.protocol.errors import ApiError
 from triolet.web import wrong_keys
+from triolet.web.auth import Keys
+from triolet.web.errors import WRONG_KEY_SECONDS
+from triolet.web.origins import Origins
 from triolet.web.wrong_keys import MOST, WrongKeys
 
 
@@ -31,3 +41,13 @@ def test_the_address_that_was_quiet_longest_is_forgotten() -> None:
         codes(wrong, f"{number}", 1, 0.0)
     assert codes(wrong, "first", 1, 0.0) == ["too_many_wrong_keys"]
     assert codes(wrong, "second", 1, 0.0) == ["invalid_api_key"]
+
+
+async def test_a_wrong_key_in_a_frame_is_answered_late_and_a_right_one_at_once(autojump_clock: MockClock) -> None:
+    keys = Keys([sha256(b"right").hexdigest()], Origins((), None))
+    began = trio.current_time()
+    assert await keys.tenant_of_frame("right", "10.0.0.1")
+    assert trio.current_time() == began
+    with pytest.raises(ApiError, match="wrong"):
+        await keys.tenant_of_frame("wrong", "10.0.0.1")
+    assert trio.current_time() - began == pytest.approx(WRONG_KEY_SECONDS)

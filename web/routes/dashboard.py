@@ -106,7 +106,7 @@ class Watcher:
         try:
             if not isinstance(message, str):
                 raise ApiError("invalid_event", "Frames are JSON text, not binary.")
-            self._keys.tenant(decode(message, _AUTH).api_key.encode(), self._address)
+            await self._keys.tenant_of_frame(decode(message, _AUTH).api_key, self._address)
             self._owes_key = False
             self._patience.cancel()
         except ApiError as error:

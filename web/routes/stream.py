@@ -18,7 +18,15 @@ import trio
 
 from ...protocol.errors import ApiError
 from ...protocol.requests import Generate
-from ...protocol.stream_frames import Auth, Create, CreditFrame, ExplainFrame, FromClient, ResumeFrame
+from ...protocol.stream_frames import (
+    Auth,
+    CancelFrame,
+    Create,
+    CreditFrame,
+    ExplainFrame,
+    FromClient,
+    ResumeFrame,
+)
 from ..asgi import Application
 from ..auth import Keys
 from ..errors import unexpected
@@ -143,19 +151,22 @@ class StreamSocket:
             await self._create(frame, self._tenant)
         elif isinstance(frame, ResumeFrame) and self._tenant is not None:
             await self._resume(frame, self._tenant)
+        elif isinstance(frame, Auth):
+            await self._identify(frame.api_key)
         else:
             self._handle(frame)
 
-    def _handle(self, frame: FromClient) -> None:
-        if isinstance(frame, Auth):
-            try:
-                self._tenant = self._keys.tenant(frame.api_key.encode(), self._address)
-            except ApiError as error:
-                self._close_with(error, POLICY_VIOLATION)
-            if self._patience is not None:
-                self._patience.cancel()
-            self._tell_news()
-        elif self._tenant is None or isinstance(frame, Create):
+    async def _identify(self, key: str) -> None:
+        try:
+            self._tenant = await self._keys.tenant_of_frame(key, self._address)
+        except ApiError as error:
+            self._close_with(error, POLICY_VIOLATION)
+        if self._patience is not None:
+            self._patience.cancel()
+        self._tell_news()
+
+    def _handle(self, frame: ExplainFrame | Create | CreditFrame | CancelFrame | ResumeFrame) -> None:
+        if self._tenant is None or isinstance(frame, Create):
             self._close_with(
                 ApiError("invalid_api_key", "An API key is needed: send an `auth` frame first."), POLICY_VIOLATION
             )

@@ -2,9 +2,12 @@
 
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from triolet.actors.scheduler.plan import Joining
+from triolet.actors.scheduler.sequence import Sequence
 from triolet.protocol.messages import Credit
 
 from .scheduling import Bench, admit, computed, done, flood, newcomer, ready, text
@@ -40,6 +43,33 @@ def test_a_small_one_does_not_overtake_a_large_one_of_its_key() -> None:
     assert bench.whereabouts("small") == {0: "key"}
 
 
+def test_a_plan_asks_about_one_of_a_full_keys_waiting_sequences(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench, asked = limited(5), list[Sequence]()
+    real = Joining._beyond_its_key
+
+    def counted(self: Joining, sequence: Sequence) -> bool:
+        asked.append(sequence)
+        return real(self, sequence)
+
+    monkeypatch.setattr(Joining, "_beyond_its_key", counted)
+    bench.send(*flood(40, length=100, max_tokens=3))
+    bench.step()
+    assert len(asked) <= 4  # two that run, and the third, by both of its readers
+    assert bench.whereabouts("a39") == {0: "key"}
+
+
+def test_a_more_urgent_request_takes_the_blocks_of_its_own_key() -> None:
+    bench = limited(5)
+    bench.send(*flood(2, length=100, max_tokens=30))
+    bench.step()
+    bench.send(admit("urgent", text(100, 7000), tenant="a", priority=-1))
+    assert 3 in computed(bench.step())
+    assert held(bench) <= 5
+    while bench.state.table.requests:
+        bench.step()
+        assert held(bench) <= 5
+
+
 def test_where_answers_grow_beyond_the_limit_the_keys_last_one_gives_way() -> None:
     bench = limited(6)
     bench.send(*flood(2, length=120, max_tokens=200), newcomer(120, max_tokens=300))
@@ -49,6 +79,14 @@ def test_where_answers_grow_beyond_the_limit_the_keys_last_one_gives_way() -> No
         most = max(most, held(bench))
     assert most == 6
     assert bench.state.totals.preemptions == 1
+
+
+def test_a_running_one_that_its_key_holds_back_says_so() -> None:
+    """The first, that is more urgent, has taken its blocks in this step."""
+    bench = limited(6)
+    bench.send(*flood(2, length=120, max_tokens=200))
+    while bench.whereabouts("a1") != {0: "key"}:
+        bench.step()
 
 
 def test_what_is_parked_for_its_reader_holds_up_no_request_of_its_key() -> None:
@@ -73,7 +111,9 @@ def test_no_key_holds_more_than_it_may_and_everybody_ends(lives: list[tuple[int,
     bench = limited(blocks)
     for number, (length, tokens, n) in enumerate(lives):
         tenant = "ab"[number % 2]
-        bench.send(admit(f"{number}", text(length, 1000 * number), max_tokens=tokens, n=n, tenant=tenant))
+        bench.send(
+            admit(f"{number}", text(length, 1000 * number), max_tokens=tokens, n=n, tenant=tenant, priority=number % 3)
+        )
     for _ in range(5000):
         if not bench.state.table.requests:
             break
