@@ -8,6 +8,7 @@ import trio
 from ...protocol.errors import ApiError
 from ...protocol.events import StreamEvent
 from ...protocol.requests import Generate
+from ..errors import unexpected
 from ..exchange import RESUME_HEADER, Content, Exchange
 from .asked import Pieces
 from .event_answer import EventAnswer, EventFeed, EventMessages
@@ -93,9 +94,10 @@ class ResumableAnswers:
     async def _follow(self, answer: EventAnswer, follower: Follower, feed: EventFeed) -> None:
         try:
             await answer.follow(follower)
-        except ApiError as error:
+        except Exception as error:  # ApiError, or our bug: this task is the server's, and must not end it
             follower.end()
-            feed.post(answer.pieces.failed(error))  # of this connection, not of the answer: it has no number
+            said = error if isinstance(error, ApiError) else unexpected(error)
+            feed.post(answer.pieces.failed(said))  # of this connection, not of the answer: it has no number
 
     async def find(self, kind: type[A], token: str, tenant: str, after: int, param: str) -> A:
         """The answer with this token, if it has `after` frames and will have another. Raises ApiError."""

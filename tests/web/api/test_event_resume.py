@@ -16,6 +16,7 @@ from openai._streaming import SSEDecoder
 from triolet.protocol.messages import Cancel
 from triolet.protocol.settings import ServeSettings
 from triolet.web.generation.event_answer import EventFeed
+from triolet.web.generation.resumable_answer import ResumableAnswer
 
 from .conftest import Web, flood
 from .event_reader import KEEP_ALIVE, Reading
@@ -178,6 +179,24 @@ async def test_the_latest_reader_takes_over(web: Web, scripts: SimpleNamespace) 
             assert (await web.client.delete(events_of(first.token))).status_code == 200
             assert (await second.events())[-1].endswith(b"data: [DONE]\n\n")
     assert web.engine.gateway.accounts.finished == {"cancelled": 1}
+
+
+async def test_a_bug_in_one_readers_task_ends_that_reader_only(
+    web: Web, scripts: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(*_: object) -> None:
+        raise ZeroDivisionError
+
+    web.engine.script = scripts.flow
+    with monkeypatch.context() as patch:
+        patch.setattr(ResumableAnswer, "_catch_up", fail)
+        async with reading(web) as first:
+            (event,) = await first.events()
+    assert json.loads(event.removeprefix(b"data: "))["error"]["code"] == "internal_error"
+    async with resumed(web, first.token) as second:
+        await second.event()
+        assert (await web.client.delete(events_of(first.token))).status_code == 200
+        assert (await second.events())[-1].endswith(b"data: [DONE]\n\n")
 
 
 async def test_a_reader_that_stops_and_leaves_holds_up_nothing(web: Web) -> None:
