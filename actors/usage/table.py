@@ -8,10 +8,11 @@ from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from ...protocol.errors import ApiError
-from ...protocol.usage import GroupBy, UsageList, UsageRecord, UsageTotal
+from ...protocol.usage import UsageList, UsageRecord
 from ..gateway.history import History
+from . import hours
 
-SCHEMA: Final = """
+_TABLE: Final = """
 CREATE TABLE IF NOT EXISTS requests (
     id TEXT PRIMARY KEY,
     name TEXT NOT NULL,              -- its X-Request-Id
@@ -27,6 +28,7 @@ CREATE INDEX IF NOT EXISTS requests_by_end ON requests (ended);
 CREATE INDEX IF NOT EXISTS requests_of_key ON requests (tenant, ended);
 PRAGMA user_version = 1;
 """
+SCHEMA: Final = _TABLE + hours.SCHEMA
 FORGOTTEN_AT_ONCE: Final = 2000  # old rows of one transaction, which so stays short: twice what it may add
 
 _PUT: Final = f"INSERT INTO requests VALUES ({', '.join('?' * 14)}) ON CONFLICT (id) DO NOTHING"
@@ -35,14 +37,6 @@ _RECORD: Final = (
     "id, name, tenant, model, adapter, prompt_tokens, completion_tokens, cached_tokens, round(arrived, 4), "
     "round(ended, 4), round(queued, 4), round(first_token, 4), reason, error, round(ended - arrived, 4)"
 )
-_SUMS: Final = (
-    "count(*), count(error), sum(reason = 'cancelled'), sum(prompt_tokens), sum(completion_tokens), sum(cached_tokens)"
-)
-_GROUPS: Final[dict[GroupBy, tuple[str, str]]] = {  # columns `start, model, adapter` of a total, and their order
-    "day": ("CAST(ended AS INTEGER) / 86400 * 86400, NULL, NULL", "1 DESC, tenant"),
-    "hour": ("CAST(ended AS INTEGER) / 3600 * 3600, NULL, NULL", "1 DESC, tenant"),
-    "model": ("NULL, model, adapter", "2, 3, tenant"),
-}
 
 
 class UsageQuery(NamedTuple):
@@ -79,18 +73,6 @@ def _row(history: History) -> tuple[object, ...]:
         *(None if time is None else time - arrival for time in (history.started, history.first_token)),
         *(history.reason, history.error),
     )
-
-
-def totals(connection: sqlite3.Connection, wanted: UsageQuery, group_by: GroupBy, limit: int) -> UsageList:
-    """Sums by key, and by day, hour or model. Days and hours are those of UTC, the newest first."""
-    where, values = wanted.where()
-    columns, order = _GROUPS[group_by]
-    rows = connection.execute(
-        f"SELECT {columns}, tenant, {_SUMS} FROM requests WHERE {where} GROUP BY 1, 2, 3, 4 ORDER BY {order} LIMIT ?",
-        (*values, limit + 1),
-    ).fetchall()
-    data = [UsageTotal(**dict(zip(UsageTotal.__struct_fields__, row, strict=True))) for row in rows[:limit]]
-    return UsageList(data=[*data], has_more=len(rows) > limit)
 
 
 def records(connection: sqlite3.Connection, wanted: UsageQuery, limit: int, after: str | None = None) -> UsageList:

@@ -9,7 +9,7 @@ from typing import Final, cast, get_args
 import msgspec
 from quart_trio.wrappers import TrioResponse as Response
 
-from ...actors.usage import table
+from ...actors.usage import hours, table
 from ...actors.usage.table import UsageQuery
 from ...actors.usage.usage import DAY_SECONDS, days_kept, usage_database
 from ...protocol.errors import ApiError
@@ -55,5 +55,5 @@ def register(app: Application, operators: Keys | None) -> None:
         elif group_by == "none":
             found = await database.read(table.records, wanted, limit, after)
         else:
-            found = await database.read(table.totals, wanted, cast("GroupBy", group_by), limit)
+            found = await database.read(hours.totals, *wanted, cast("GroupBy", group_by), limit)
         return quart_response(json_content(msgspec.json.encode(found)))

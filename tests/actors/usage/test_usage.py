@@ -16,7 +16,7 @@ from msgspec import structs
 
 from triolet.actors.database import Database
 from triolet.actors.gateway.history import History
-from triolet.actors.usage import table, usage
+from triolet.actors.usage import hours, table, usage
 from triolet.actors.usage.table import UsageQuery
 from triolet.actors.usage.usage import UsageRecords, days_kept
 from triolet.protocol.events import Usage
@@ -236,7 +236,7 @@ async def test_old_records_are_forgotten_a_part_at_a_time(tmp_path: Path, monkey
 
 @given(data=st.data())
 def test_totals_and_pages_are_those_of_a_loop_over_the_records(data: st.DataObject) -> None:
-    times = st.integers(0, 60).map(lambda part: part * 7200.0)  # several records at one time, several in a day
+    times = st.integers(0, 96).map(lambda part: part * 1800.5)  # several at one time, in an hour, in a day
     histories = [
         ended(
             str(number),
@@ -269,6 +269,9 @@ def test_totals_and_pages_are_those_of_a_loop_over_the_records(data: st.DataObje
         newest = sorted(enumerate(chosen), key=lambda one: (one[1].finished, one[0]), reverse=True)
         assert [row.id for row in pages] == [history.id for _, history in newest]
 
+        forgotten = NOW + data.draw(times)  # sums are kept beside the records, and go with them
+        table.put(connection, (), forgotten)
+        chosen = [history for history in chosen if NOW + (history.finished or 0) >= forgotten]
         for group_by, period in (("day", 86400), ("hour", 3600), ("model", 0)):
             sums: dict[tuple[object, ...], list[int]] = {}
             for history in chosen:
@@ -278,7 +281,7 @@ def test_totals_and_pages_are_those_of_a_loop_over_the_records(data: st.DataObje
                 counts = history.usage.prompt_tokens, history.usage.completion_tokens
                 for place, count in enumerate((1, history.error is not None, history.reason == "cancelled", *counts)):
                     row[place] += count
-            found = table.totals(connection, wanted, group_by, 100).data  # type: ignore[arg-type]  # a GroupBy
+            found = hours.totals(connection, *wanted, group_by, 100).data  # type: ignore[arg-type]  # a GroupBy
             assert {
                 (one.start, one.model, one.key_digest): [
                     *(one.requests, one.errors, one.cancelled, one.prompt_tokens, one.completion_tokens)
@@ -287,6 +290,21 @@ def test_totals_and_pages_are_those_of_a_loop_over_the_records(data: st.DataObje
                 if isinstance(one, UsageTotal)
             } == sums
             assert len(found) == len(sums)
+
+
+def test_records_from_before_there_were_sums_are_in_them(tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "usage.sqlite")) as connection:
+        connection.executescript(table.SCHEMA)
+        connection.executescript("DROP TRIGGER count_in; DROP TRIGGER count_out; DROP TABLE hours")
+        table.put(connection, [ended("a"), ended("b", adapter="legal"), ended("c", reason="cancelled")], 0)
+        connection.commit()
+        for _ in range(2):  # as two processes do
+            connection.executescript(table.SCHEMA)
+        found = hours.totals(connection, *EVERYTHING, "model", 100).data
+    assert [(one.adapter, one.requests, one.cancelled) for one in found if isinstance(one, UsageTotal)] == [
+        (None, 2, 1),
+        ("legal", 1, 0),
+    ]
 
 
 @pytest.mark.parametrize(

@@ -297,6 +297,8 @@ class Visitor:
         if opcode == 9:
             await reading.sock.send(frame(payload, 10))
             return
+        if opcode == 10:  # its junk happened to be a ping
+            return
         said = msgspec.json.decode(payload)
         answer = answers.get(said.get("id", ""))
         if answer is None or said["type"] == "error":
