@@ -12,9 +12,10 @@ from trio_websocket import open_websocket_url
 
 async def main(url: str, request: str, credit: str | None) -> None:
     async with open_websocket_url(url.replace("http://", "ws://") + "/v1/stream") as socket:
-        await socket.send_message(json.dumps({"type": "create", "id": "doomed", "request": json.loads(request)}))
-        if credit is not None:
-            await socket.send_message(json.dumps({"type": "credit", "id": "doomed", "tokens": int(credit)}))
+        create: dict[str, object] = {"type": "create", "id": "doomed", "request": json.loads(request)}
+        if credit is not None:  # in the same frame: in one of its own it might come behind the whole answer
+            create["credit"] = int(credit)
+        await socket.send_message(json.dumps(create))
         print("created", flush=True)
         while True:
             print(json.loads(await socket.get_message())["type"], flush=True)
