@@ -184,9 +184,10 @@ class Visitor:
                 case 0:
                     valid[rng.randrange(len(valid))] = rng.randrange(256)
                 case 1:
-                    del valid[rng.randrange(len(valid)) :][: rng.randrange(40)]
+                    place = rng.randrange(1, max(len(valid), 2))
+                    del valid[place : place + rng.randrange(40)]
                 case 2:
-                    valid = valid[: rng.randrange(1, len(valid))]
+                    valid = valid[: rng.randrange(1, max(len(valid), 2))]
                 case _:
                     place = rng.randrange(len(valid))
                     valid[place:place] = bytes(rng.randrange(256) for _ in range(rng.randrange(20)))
