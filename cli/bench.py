@@ -8,6 +8,7 @@ from .help import LazyGroup
 
 COMMANDS: Final = {
     "offline": ("bench_offline", "offline", "The engine alone: prefill and decode rates, the time of a step."),
+    "cpu": ("bench_cpu", "cpu", "This machine's roofline, and where a model's steps stand under it."),
     "serve": ("bench_serve", "serve", "Load any OpenAI-compatible server and report what its clients saw."),
     "compare": ("bench_compare", "compare", "Tell two results of `bench serve` apart."),
     "peers": ("bench_peers", "peers", "Run Triolet and other engines in turn on one model."),

@@ -119,6 +119,7 @@ MAY_BE_IMPURE = {
     "models.encoder.stepper": {"time"},  # likewise
     "models.gpu.stepper": {"time"},  # likewise
     "models.demo.training.train": {"time"},  # a program that prints its progress
+    "models.dot_speed": {"time"},  # measures
     "models.read_speed": {"time"},  # a program that measures
 }
 # The modules that the front process starts from. What they import when imported must leave the device libraries alone.

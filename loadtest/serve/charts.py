@@ -19,6 +19,7 @@ class Line(Struct, frozen=True, kw_only=True):
     xs: tuple[float, ...]
     ys: tuple[float, ...]
     style: Literal["line", "dots"] = "line"
+    labels: tuple[str, ...] = ()  # beside the dots
 
 
 class Chart(Struct, frozen=True, kw_only=True):
@@ -27,6 +28,7 @@ class Chart(Struct, frozen=True, kw_only=True):
     y_label: str
     lines: tuple[Line, ...]
     log_x: bool = False
+    log_y: bool = False  # from the least value on; otherwise from 0
     limit: tuple[float, str] | None = None  # a horizontal line and what it means
     shaded_until: float | None = None  # the warm-up
     x_range: tuple[float, float] | None = None  # None: that of the values

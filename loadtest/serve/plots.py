@@ -32,7 +32,8 @@ def svg(chart: Chart) -> str:
     ys = [y for line in chart.lines for y in line.ys] + ([chart.limit[0]] if chart.limit else [])
     low, high = chart.x_range or (min(xs), max(xs))
     x = _scale(low, high, LEFT, WIDTH - RIGHT, log=chart.log_x)
-    y = _scale(0.0, max(ys) * 1.04, HEIGHT - BOTTOM, TOP)  # 4 % above the top line, so it does not touch the frame
+    bottom = min(ys) if chart.log_y else 0.0
+    y = _scale(bottom, max(ys) * 1.04, HEIGHT - BOTTOM, TOP, log=chart.log_y)  # the top line does not touch the frame
     parts = [
         f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(chart.title)}">',
         f'<text class="title" x="{LEFT}" y="16">{escape(chart.title)}</text>',
@@ -43,6 +44,7 @@ def svg(chart: Chart) -> str:
     parts += _axes(chart, x, y)
     for line, colour in zip(chart.lines, COLOURS, strict=False):
         parts.append(_dots(line, x, y, colour) if line.style == "dots" else _path(line, x, y, colour))
+        parts += _labels(line, x, y)
     if chart.limit is not None:
         height = y.at(chart.limit[0])
         parts.append(f'<line class="limit" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{height:.1f}" y2="{height:.1f}"/>')
@@ -98,6 +100,16 @@ def _dots(line: Line, x: _Scale, y: _Scale, colour: str) -> str:
     """All dots in one path; a thousand elements would make the page slow."""
     points = "".join(f"M{x.at(a):.1f} {y.at(b):.1f}h0" for a, b in zip(line.xs, line.ys, strict=True))
     return f'<path class="dots" style="stroke:{colour}" d="{points}"/>'
+
+
+def _labels(line: Line, x: _Scale, y: _Scale) -> list[str]:
+    """Below their dots; those on the right end there, so that they stay inside."""
+    parts: list[str] = []
+    for a, b, label in zip(line.xs, line.ys, line.labels, strict=False):
+        left = x.at(a) < WIDTH / 2
+        side = f'text-anchor="{"start" if left else "end"}" x="{x.at(a) + (6 if left else -6):.1f}"'
+        parts.append(f'<text class="small" {side} y="{y.at(b) + 12:.1f}">{escape(label)}</text>')
+    return parts
 
 
 def _legend(chart: Chart) -> list[str]:

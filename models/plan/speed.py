@@ -60,10 +60,14 @@ def cost_of_million(price: float, tokens_per_second: float) -> float:
     return price / 3600 / tokens_per_second * 1e6
 
 
+def weights_read(work: TokenWork, tokens: int) -> int:
+    """Bytes of weights that a step of so many tokens reads: each takes its own experts."""
+    return min(work.all_weight_bytes, tokens * work.weight_bytes)
+
+
 def _step_seconds(work: TokenWork, rates: Rates, sequences: int, context: int) -> float:
     assert rates.bandwidth is not None
-    weights = min(work.all_weight_bytes, sequences * work.weight_bytes)
-    reading = (weights + sequences * work.kv_bytes * context) / rates.bandwidth
+    reading = (weights_read(work, sequences) + sequences * work.kv_bytes * context) / rates.bandwidth
     computing = 0.0 if rates.operations is None else sequences * work.operations / rates.operations
     return max(reading, computing)
 
