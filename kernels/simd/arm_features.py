@@ -18,12 +18,12 @@ def added_features(listed: str) -> str:
     """LLVM's list of this CPU's features ("+neon,-sve2,…"), completed."""
     ask = ctypes.CDLL(None).getauxval
     ask.argtypes, ask.restype = [ctypes.c_ulong], ctypes.c_ulong
-    found = features_of(ask(_AT_HWCAP), ask(_AT_HWCAP2))
+    return completed(listed, ask(_AT_HWCAP), ask(_AT_HWCAP2))
+
+
+def completed(listed: str, first: int, second: int) -> str:
+    """The list with the features that the kernel's two words name."""
+    words = ((first, _IN_FIRST), (second, _IN_SECOND))
+    found = [name for word, names in words for bit, name in names.items() if word >> bit & 1]
     kept = [entry for entry in listed.split(",") if entry and entry[1:] not in found]
     return ",".join([*kept, *(f"+{name}" for name in found)])
-
-
-def features_of(first: int, second: int) -> list[str]:
-    """LLVM's names of the features that both words of the kernel name."""
-    words = ((first, _IN_FIRST), (second, _IN_SECOND))
-    return [name for word, names in words for bit, name in names.items() if word >> bit & 1]
