@@ -35,8 +35,8 @@ def refuse_platform() -> None:
     system, machine = platform.system(), platform.machine()
     if system != "Linux" or machine not in MACHINES:
         raise Refusal(
-            f"Triolet's kernels run on Linux, x86-64 or AArch64, and this is {system} {machine}: use such a machine, or "
-            "a container of Linux; `triolet chat --url URL` reaches a server from here"
+            f"Triolet's kernels run on Linux, x86-64 or AArch64, and this is {system} {machine}: use such a machine, "
+            "or a container of Linux; `triolet chat --url URL` reaches a server from here"
         )
 
 

@@ -23,8 +23,9 @@ def complete_target() -> None:
     """Have numba compile for all that an Arm CPU can do. Before it compiles anything; idempotent."""
     from numba.core import codegen, config
 
-    if on_arm() and config.CPU_FEATURES is None:  # pyright: ignore  # numba declares its settings at run time
-        setattr(config, "CPU_FEATURES", added_features(codegen.get_host_cpu_features()))
+    settings: Any = config  # Any: numba declares its settings at run time only
+    if on_arm() and settings.CPU_FEATURES is None:
+        settings.CPU_FEATURES = added_features(str(codegen.get_host_cpu_features()))
 
 
 @functools.cache

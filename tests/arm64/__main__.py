@@ -1,8 +1,7 @@
-"""`make test-arm64`: the CPU engine on emulated AArch64, on three generations of CPUs, from the folder that install.sh made.
+"""`make test-arm64`: the CPU engine on AArch64, on three generations of CPUs that QEMU emulates.
 
-Each runs the tests of the products, and all others once. Then each continues prompts with the bundled model in int8: the
-tokens must be those of this machine. QEMU gives each CPU the instructions that it has and no others, so a wrong choice
-ends in an illegal one.
+Each continues prompts with the bundled model in int8: the tokens must be those of this machine. Then each runs tests of
+kernels. QEMU gives a CPU the instructions that it has and no others, so a wrong choice ends in an illegal one.
 """
 
 from __future__ import annotations

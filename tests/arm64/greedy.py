@@ -38,7 +38,7 @@ def continuations(runner: CpuRunner, prompts: list[list[int]]) -> tuple[list[lis
         positions = [place + start for chunk, start in zip(chunks, done, strict=True) for place in range(len(chunk))]
         logits = runner.forward(
             Batch(
-                tokens=np.array(sum(chunks, []), np.int32),
+                tokens=np.array([token for chunk in chunks for token in chunk], np.int32),
                 positions=np.array(positions, np.int32),
                 starts=starts,
                 block_tables=table,
