@@ -36,8 +36,8 @@ def features() -> frozenset[str]:
     complete_target()
     context: Any = cpu_target.target_context  # Any: numba is untyped
     listed = str(context.codegen()._tm_features)
-    always = {"neon"} if on_arm() else set[str]()
-    return always | frozenset(entry[1:] for entry in listed.split(",") if entry.startswith("+"))
+    always = frozenset({"neon"}) if on_arm() else frozenset[str]()
+    return always.union(entry[1:] for entry in listed.split(",") if entry.startswith("+"))
 
 
 def has(*names: str) -> bool:
