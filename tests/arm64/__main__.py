@@ -30,7 +30,7 @@ CPUS = {"max": {"dotprod", "i8mm"}, "neoverse-n1": {"dotprod"}, "cortex-a72": se
 PRODUCTS = ("test_gemm.py", "test_gemm_stored.py", "test_paged_attention.py")
 OTHERS = ("test_rows.py", "test_latent_tile.py", "test_rope.py", "test_threads.py")
 CHOSEN = {
-    "max": (*PRODUCTS, *OTHERS, "-k", "not interpreter and not interrupt"),
+    "max": (*PRODUCTS, *OTHERS, "-k", "not interpreter and not interrupt and not forked"),
     "neoverse-n1": (*PRODUCTS, "-k", "int or codes or layouts or bound"),
 }
 CHOSEN["cortex-a72"] = CHOSEN["neoverse-n1"]
