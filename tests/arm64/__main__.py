@@ -25,8 +25,8 @@ FOLDER = ROOT / ".venv-arm64"
 KERNELS = ROOT / "tests" / "kernels"
 # QEMU's names, and what the products must choose there
 CPUS = {"max": {"dotprod", "i8mm"}, "neoverse-n1": {"dotprod"}, "cortex-a72": set[str]()}
-# The tests of bytes' products run on all three, the others on the first. Left out of the threads': new processes of
-# sys.executable, which is not a program of this machine.
+# The tests of bytes' products run on all three, the others on the first. Those that start sys.executable are left out:
+# it is not a program of this machine.
 PRODUCTS = ("test_gemm.py", "test_gemm_stored.py", "test_paged_attention.py")
 OTHERS = ("test_rows.py", "test_latent_tile.py", "test_rope.py", "test_threads.py")
 CHOSEN = {
@@ -44,21 +44,21 @@ ENVIRONMENT = {
 }
 
 
-def emulated(cpu: str, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run Python with these arguments on such a CPU. `folder` holds the package `triolet`."""
+def emulated(cpu: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run Python with these arguments on such a CPU."""
     qemu = shutil.which("qemu-aarch64-static") or shutil.which("qemu-aarch64")
     if qemu is None:
         sys.exit("there is no QEMU here: apt-get install qemu-user-static")
-    paths = (folder, ROOT, FOLDER / "site")
+    paths = (ROOT / ".typing", ROOT, FOLDER / "site")  # in the first is the package `triolet`
     own = ENVIRONMENT | {"QEMU_CPU": cpu, "PYTHONPATH": os.pathsep.join(map(str, paths))}
     command = [qemu, str(FOLDER / "root" / "usr" / "bin" / "python3.11"), "-P", *arguments]
     return subprocess.run(command, env=own, cwd=ROOT, capture_output=True, text=True)
 
 
-def check(prompts: str, native: dict[str, object], folder: Path, cpu: str) -> str:
+def check(prompts: str, native: dict[str, object], cpu: str) -> str:
     """What went wrong on such a CPU; empty if nothing did."""
     began = time.monotonic()
-    ran = emulated(cpu, folder, "-m", "tests.arm64.greedy", prompts)
+    ran = emulated(cpu, "-m", "tests.arm64.greedy", prompts)
     if ran.returncode:
         return f"{cpu}: the bundled model did not run\n{ran.stderr[-3000:]}"
     found = json.loads(ran.stdout)
@@ -69,7 +69,7 @@ def check(prompts: str, native: dict[str, object], folder: Path, cpu: str) -> st
     bits = "the same bits" if found["logits"] == native["logits"] else "other last bits of the logits"
     print(f"{cpu}: the bundled model says the same, with {bits} ({time.monotonic() - began:.0f} s)", flush=True)
     files = [str(KERNELS / name) if name.endswith(".py") else name for name in CHOSEN[cpu]]
-    ran = emulated(cpu, folder, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *files)
+    ran = emulated(cpu, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *files)
     if ran.returncode:
         return f"{cpu}: kernel tests failed\n{ran.stdout[-5000:]}{ran.stderr[-1000:]}"
     print(f"{cpu}: {ran.stdout.splitlines()[-1]}", flush=True)
@@ -77,11 +77,6 @@ def check(prompts: str, native: dict[str, object], folder: Path, cpu: str) -> st
 
 
 def main() -> None:
-    folder = FOLDER / "import"
-    folder.mkdir(exist_ok=True)
-    link = folder / "triolet"
-    if not link.is_symlink():
-        link.symlink_to(ROOT, target_is_directory=True)
     (FOLDER / "home").mkdir(mode=0o700, exist_ok=True)
     tokenizer = Tokenizer.from_file(str(MODEL / "tokenizer.json"))
     prompts = json.dumps([tokenizer.encode(text).ids for text in TEXTS])
@@ -89,7 +84,7 @@ def main() -> None:
     native = json.loads(subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, check=True).stdout)
     cpus = sys.argv[1:] or list(CPUS)
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as threads:
-        faults = list(filter(None, threads.map(partial(check, prompts, native, folder), cpus)))
+        faults = list(filter(None, threads.map(partial(check, prompts, native), cpus)))
     sys.exit("\n\n".join(faults) if faults else 0)
 
 
