@@ -6,6 +6,7 @@
 #   make check                        the first part of it: lint, types and house rules
 #   make bench                        the engine on this machine, without HTTP: speed, accuracy, tokens
 #   make bench REF=folder             … beside the engines and on the model that loadtest/peers/setup.py put there
+#   make test-arm64                   the CPU engine on an emulated AArch64 (QEMU, and apt of Debian; a quarter of an hour)
 #   make kernels                      compile every GPU kernel for sm_80, sm_90 and, if it can be, gfx942 (no GPU needed)
 #   make clients                      install the clients of docs/clients.md, run them and renew the page
 #   make architecture                 draw docs/architecture.svg from the imports, and count the path of a request
@@ -20,7 +21,7 @@ BIN := .venv/bin
 HOUSE := tests/test_house.py tests/test_types.py
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: serve test check lint mypy basedpyright house bench kernels clients architecture docs vendor clean
+.PHONY: serve test test-arm64 check lint mypy basedpyright house bench kernels clients architecture docs vendor clean
 
 serve: .venv/.serve
 	@exec $(BIN)/triolet serve $(ARGS)
@@ -28,6 +29,10 @@ serve: .venv/.serve
 # Tests that wait leave cores idle: three processes on two cores take 5 % less time than two.
 test: check
 	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder $(or $(ARGS),$(HOUSE:%=--ignore=%))
+
+# ARGS: of the CPUs in tests/arm64/__main__.py, those to emulate.
+test-arm64: .venv/.serve .venv-arm64/.installed
+	$(BIN)/python -m tests.arm64 $(ARGS)
 
 # Each type checker takes a minute of one core: two at a time.
 check: .venv/.test
@@ -64,7 +69,7 @@ vendor:
 	web/page/vendor/renew.sh
 
 clean:
-	rm -rf .venv .venv-clients tests/clients/node_modules build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-arm64 .venv-clients tests/clients/node_modules build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 # Serving needs no torch: its environment is there in well under a minute. The tests compare with torch and
 # transformers and drive real clients, so theirs is larger, and Python compiles of it what it imports. A stamp is renewed
@@ -99,6 +104,11 @@ clean:
 	@$(PYTHON) -m venv .venv-clients/requirements-$*
 	@.venv-clients/requirements-$*/bin/python -m pip --disable-pip-version-check --quiet install --no-deps \
 	  --no-compile --requirement $<
+	@touch $@
+
+.venv-arm64/.installed: tests/arm64/install.sh tests/arm64/requirements.txt constraints.txt | $(BIN)/python
+	@echo "Unpacking a Python for AArch64 into .venv-arm64…"
+	@tests/arm64/install.sh .venv-arm64 $(BIN)/python
 	@touch $@
 
 $(BIN)/python:

@@ -16,7 +16,7 @@ from ..protocol.settings import EngineSettings, ServeSettings, model_name
 from .inheritance import address_of, inheritance
 from .sources import add_note, from_elsewhere
 
-SUPPORTED: Final = ("Linux", "x86_64")
+MACHINES: Final = ("x86_64", "aarch64")
 MAX_UNIX_PATH: Final = 107  # sockaddr_un has 108 bytes, one of them for the end
 _DEFAULTS: Final = ServeSettings(engine=EngineSettings(model=""))
 
@@ -31,11 +31,12 @@ class Refusal(click.ClickException):
 
 
 def refuse_platform() -> None:
-    """Refuse to run a model elsewhere than on Linux, x86-64, for which the kernels are written."""
-    if (here := (platform.system(), platform.machine())) != SUPPORTED:
+    """Refuse to run a model elsewhere than on Linux, x86-64 or AArch64, for which the kernels are written."""
+    system, machine = platform.system(), platform.machine()
+    if system != "Linux" or machine not in MACHINES:
         raise Refusal(
-            f"Triolet's kernels run on Linux, x86-64, and this is {' '.join(here)}: use such a machine, or a container "
-            "with --platform linux/amd64; `triolet chat --url URL` reaches a server from here"
+            f"Triolet's kernels run on Linux, x86-64 or AArch64, and this is {system} {machine}: use such a machine, "
+            "or a container of Linux; `triolet chat --url URL` reaches a server from here"
         )
 
 

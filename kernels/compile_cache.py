@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 from .cache_folder import open_cache_folder
+from .simd.target import complete_target
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -65,6 +66,7 @@ def use_cache_folder(folder: Path) -> Path:
     for name, value in settings.items():  # numba declares its settings at run time only
         setattr(config, name, value)
     codegen.JITCPUCodegen._library_class = CachedLibrary  # pyright: ignore[reportPrivateUsage]  # no other way in
+    complete_target()
     event.register("numba:compile", _compilations())
     _folder = folder
     return folder

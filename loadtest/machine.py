@@ -11,7 +11,7 @@ from msgspec import Struct
 
 PROC: Final = Path("/proc")
 TELLING: Final = (
-    "avx2", "avx_vnni", "avx512f", "avx512_vnni", "avx512_bf16", "amx_int8", "amx_bf16",
+    "avx2", "avx_vnni", "avx512f", "avx512_vnni", "avx512_bf16", "amx_int8", "amx_bf16", "asimd", "asimddp", "i8mm",
 )  # fmt: skip  # the instructions that decide how fast a GEMM can be
 QUIET: Final = 0.1  # share of the cores that others may use before figures count as disturbed
 
@@ -27,7 +27,7 @@ class Machine(Struct, frozen=True, kw_only=True):
 def machine(proc: Path = PROC) -> Machine:
     first = (proc / "cpuinfo").read_text().split("\n\n")[0]
     fields = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in first.splitlines())}
-    flags = set(fields.get("flags", "").split())
+    flags = set(fields.get("flags", fields.get("Features", "")).split())  # of x86-64, of AArch64
     model, family = fields.get("model name", platform.machine()), fields.get("cpu family")
     return Machine(
         # Some clouds hide the model; family and model number still say which generation it is.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from llvmlite import ir
 
-from ..simd import dot
+from ..simd import dot, neon
 from ..simd.functions import Values, either
 from ..simd.lanes import LANES, VI, declare, i8, i32, vector
 from ..simd.target import has, wide_registers
@@ -22,7 +22,7 @@ _CODES = [int(code) - 32 + ZERO for code in FP4]
 
 
 def looked_up_here() -> bool:
-    return dot.has_quads() and has("avx2")
+    return has("neon") or (dot.has_quads() and has("avx2"))
 
 
 def packed_bits(layout: CodeLayout) -> int:
@@ -40,6 +40,8 @@ def codes_of(b: ir.IRBuilder, is_fp4: ir.Value, nibbles: Values) -> Values:
 
 
 def _looked_up(b: ir.IRBuilder, quad: ir.Value) -> ir.Value:
+    if has("neon"):
+        return neon.look_up(b, _CODES, quad)
     lanes = LANES if wide_registers() else LANES // 2
     octets = vector(i8, 4 * lanes)
     name = "avx512.pshuf.b.512" if lanes == LANES else "avx2.pshuf.b"

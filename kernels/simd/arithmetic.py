@@ -17,7 +17,7 @@ _HALF = ir.HalfType()
 
 def fma(b: ir.IRBuilder, x: ir.Value, y: ir.Value, z: ir.Value) -> ir.Value:
     """x * y + z, rounded once if the CPU can (without the feature LLVM would call libm for every lane)."""
-    if not has("fma"):
+    if not (has("fma") or has("neon")):
         return b.fadd(b.fmul(x, y), z)
     return b.call(declare(b.module, "llvm.fma.v16f32", VF, [VF] * 3), [x, y, z])
 
@@ -107,7 +107,7 @@ def round_bfloat16(b: ir.IRBuilder, x: ir.Value) -> ir.Value:
 
 def half_to_float(b: ir.IRBuilder, bits: ir.Value) -> ir.Value:
     """16 float16 as 16-bit integers to float32: exact, but infinities become 65536 and more on CPUs without F16C."""
-    if has("f16c"):
+    if has("f16c") or has("neon"):
         return b.fpext(b.bitcast(bits, vector(_HALF, LANES)), VF)
     wide = b.zext(bits, VI)
     # The same bits in a float32's place have an exponent that is 112 too small, subnormal numbers included.

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from llvmlite import ir
 
+from . import neon
 from .arithmetic import fma, round_bfloat16
 from .lanes import LANES, VF, VI, constant, declare, f32, i8, i16, i32, splat, vector
 from .target import has, wide_registers
@@ -53,6 +54,8 @@ def step(b: ir.IRBuilder, weight_format: str, total: ir.Value, weights: ir.Value
 def centred_step(b: ir.IRBuilder, total: ir.Value, weights: ir.Value, x: ir.Value) -> ir.Value:
     """As `step` for int8, but with the 128 taken off the weights first. Only where not `codes_stay_unsigned`."""
     signed = b.xor(weights, constant(i32, -0x7F7F7F80))  # flips the sign of each byte
+    if has("neon"):
+        return neon.signed_quad_step(b, total, signed, splat(b, x))
     return _by_halves(b, total, signed, splat(b, x), _signed_multiply_add_256)
 
 
@@ -89,7 +92,7 @@ def code_steps(
     if has_quads() or (bits == 8 and codes_stay_unsigned()):
         for row, own in enumerate(xs):
             for quad, x in zip(weights, own, strict=True):
-                totals[row] = quad_step(b, totals[row], quad, splat(b, x))
+                totals[row] = _code_step(b, totals[row], quad, x, bits)
         return totals
     lanes = LANES if wide_registers() else LANES // 2
     indices = [ir.Constant(vector(i32, lanes), list(range(start, start + lanes))) for start in range(0, LANES, lanes)]
@@ -120,6 +123,14 @@ def code_steps(
     return [b.shuffle_vector(*halves, ir.Constant(VI, list(range(LANES)))) for halves in sums]
 
 
+def _code_step(b: ir.IRBuilder, total: ir.Value, codes: ir.Value, x: ir.Value, bits: int) -> ir.Value:
+    if bits == 8 and not codes_stay_unsigned():
+        return centred_step(b, total, codes, x)
+    if has("neon") and neon.multiplies_signed():
+        return neon.signed_quad_step(b, total, codes, splat(b, x))
+    return quad_step(b, total, codes, splat(b, x))
+
+
 def has_quads() -> bool:
     """Whether one instruction multiplies quads of bytes, or there is nothing better than doing it byte by byte."""
     return (has("avx512vnni") and wide_registers()) or has("avxvnni") or not has("avx2")
@@ -127,7 +138,7 @@ def has_quads() -> bool:
 
 def codes_stay_unsigned() -> bool:
     """Whether 8-bit codes are multiplied as they are, so that something else must take their centre from the sum."""
-    return has_quads() or wide_registers()
+    return (has_quads() or wide_registers()) and not (has("neon") and neon.multiplies_signed())
 
 
 def _products(b: ir.IRBuilder, unsigned: ir.Value, signed: ir.Value) -> ir.Value:
@@ -176,6 +187,8 @@ def as_broadcast(b: ir.IRBuilder, value: ir.Value) -> ir.Value:
 
 def quad_step(b: ir.IRBuilder, total: ir.Value, unsigned: ir.Value, signed: ir.Value) -> ir.Value:
     """total + the dot product of four unsigned and four signed bytes in each lane, exact."""
+    if has("neon"):
+        return neon.quad_step(b, total, unsigned, signed)
     if has("avx512vnni") and wide_registers():
         # Only the second, signed operand can be a broadcast from memory: hence unsigned weights.
         function = declare(b.module, "llvm.x86.avx512.vpdpbusd.512", VI, [VI, _BYTES, _BYTES])

@@ -6,8 +6,9 @@ from llvmlite import ir
 
 from ..simd.functions import inline
 from ..simd.lanes import declare, i32, i64, int64, load, void
+from ..simd.target import on_arm
 
-FUTEX_NUMBER = 202  # of the system call, on x86-64
+FUTEX_NUMBER = 98 if on_arm() else 202  # of the system call: AArch64's, x86-64's
 FUTEX_WAIT_PRIVATE, FUTEX_WAKE_PRIVATE = 128, 129
 
 
@@ -36,6 +37,9 @@ def _peek(b: ir.IRBuilder, address: ir.Value) -> ir.Value:
 
 
 def _pause(b: ir.IRBuilder) -> None:
+    if on_arm():  # `yield` does nothing on most of these CPUs; ISB, of the whole system, takes some tens of cycles
+        b.call(declare(b.module, "llvm.aarch64.isb", void, [i32]), [ir.Constant(i32, 15)])
+        return
     b.call(declare(b.module, "llvm.x86.sse2.pause", void, []), [])
 
 

@@ -12,6 +12,8 @@ def test_the_machine_names_its_processor_and_telling_instructions(tmp_path: Path
     assert found.cpu == "A Processor (family 26, model 2)"
     assert found.instructions == ("avx2", "avx512f")
     assert found.cores >= 1
+    (tmp_path / "cpuinfo").write_text("processor\t: 0\nFeatures\t: fp asimd asimddp\nCPU part\t: 0xd0c\n")
+    assert machine(tmp_path).instructions == ("asimd", "asimddp")
 
 
 def test_what_others_use_is_a_share(tmp_path: Path) -> None:

@@ -1,0 +1,62 @@
+"""AArch64 as seen from here: which features are found, and what LLVM makes of products. `make test-arm64` runs them."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from llvmlite import binding as llvm
+from llvmlite import ir
+
+from triolet.kernels.gemm.tile import _emit_rows
+from triolet.kernels.simd import target
+from triolet.kernels.simd.arm_features import completed
+
+ROWS, QUARTERS, UNROLLED = 4, 4, 8
+NEON = frozenset({"neon"})
+
+
+def test_the_kernel_completes_the_list_of_features() -> None:
+    """Words with all of Armv8.2, then with i8mm, then with what AArch64 has always."""
+    first = 0x10FFFF | 1 << 20
+    assert completed("+neon,-sve,+lse", first, 0) == "-sve,+neon,+lse,+fullfp16,+dotprod"
+    assert completed("", first, 1 << 13).endswith("+dotprod,+i8mm")
+    assert completed("+neon,-sve", 1 << 1, 0) == "-sve,+neon"
+
+
+def assembly(features: frozenset[str], weight_format: str) -> str:
+    """A tile of four rows, compiled for such a CPU."""
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+    module = ir.Module("tile")
+    module.triple = "aarch64-linux-gnu"
+    _emit_rows(module, weight_format, ROWS).linkage = "external"
+    flags = ",".join(f"+{name}" for name in sorted(features))
+    machine = llvm.Target.from_triple(module.triple).create_target_machine(cpu="generic", features=flags, opt=3)
+    parsed = llvm.parse_assembly(str(module))
+    passes = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=3))
+    passes.getModulePassManager().run(parsed, passes)
+    return str(machine.emit_assembly(parsed))
+
+
+@pytest.mark.parametrize(
+    ("more", "instructions", "each"),
+    [({"dotprod", "i8mm"}, {"usdot"}, 1), ({"dotprod"}, {"sdot"}, 1), (set[str](), {"saddlp", "sadalp"}, 2)],
+)
+def test_products_of_bytes_take_the_best_instructions(
+    more: set[str], instructions: set[str], each: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(target, "features", lambda: NEON | more)
+    code = assembly(NEON | more, "int8")
+    found = re.findall(r"^\t(usdot|sdot|saddlp|sadalp)\t", code, re.MULTILINE)
+    fewest = each * ROWS * QUARTERS * UNROLLED
+    assert set(found) <= instructions
+    assert fewest <= len(found) <= fewest + each * QUARTERS  # with those of the wide quads
+    assert set(re.findall(r"^\tbl\t(\S+)", code, re.MULTILINE)) == {"triolet_gemm_wide"}
+
+
+def test_floats_are_multiplied_and_added_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(target, "features", lambda: NEON)
+    code = assembly(NEON, "float32")
+    assert len(re.findall(r"^\tfmla\t", code, re.MULTILINE)) == ROWS * QUARTERS * UNROLLED
+    assert not re.search(r"^\tbl\t", code, re.MULTILINE)  # libm's, a lane at a time
