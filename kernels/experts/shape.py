@@ -10,7 +10,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ..gemm.tile import L2_ACTIVATION_BYTES, MOST_ROWS, PANEL
+from ..gemm.cpu import L2_ACTIVATION_BYTES
+from ..gemm.tile import MOST_ROWS, PANEL
 from ..gemm.tile_int4 import INT4_MOST_ROWS
 from ..quantise.layout import row_bytes
 from ..simd.formats import GROUP, Tag, WeightFormat

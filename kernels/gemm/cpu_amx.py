@@ -1,18 +1,41 @@
-"""The int8 GEMM of many rows by a tile unit: every thread calls `tile_gemm` with its own number, as it does `gemm`.
+"""The GEMM of many rows by a tile unit, for int8 and 4-bit weights: each thread calls `tile_gemm` as it does `gemm`.
 
-Threads have the same panels as in `gemm`, whose callers rely on it.
+Threads have the same panels as in `gemm`, whose callers rely on it. Rows are processed in blocks as there, too.
 """
 
 from __future__ import annotations
 
-from ..compile_cache import compiled
-from ..quantise.layout import row_bytes
-from ..simd.amx import Amx
-from .tile import L2_ACTIVATION_BYTES, PANEL
-from .tile_amx import MOST_TILE_ROWS, callables
+from collections.abc import Callable
 
-_BYTES_OF_32 = row_bytes("int8", 32)
-configure, release, block = callables(Amx())
+from llvmlite import ir
+
+from ..compile_cache import compiled
+from ..simd.amx import Amx, TileUnit
+from ..simd.functions import inline
+from ..simd.lanes import int64
+from .tile import PANEL
+from .tile_amx import ARGUMENTS, MOST_TILE_ROWS, emit_block_int8
+from .tile_amx_int4 import emit_block_int4
+
+
+def callables(unit: TileUnit) -> tuple[Callable[..., int], Callable[..., int], Callable[..., int]]:
+    """For compiled code: configure() -> the unit's state, release(state), multiply(bits of a weight, *Block)."""
+
+    def multiply(b: ir.IRBuilder, bits: ir.Value, *values: ir.Value) -> None:
+        with b.if_else(b.icmp_signed("==", bits, int64(4))) as (four, eight):
+            with four:
+                b.call(emit_block_int4(b.module, unit), values)
+            with eight:
+                b.call(emit_block_int8(b.module, unit), values)
+
+    return (
+        inline(0, unit.configure, result=True),
+        inline(1, unit.release, result=False),
+        inline(1 + len(ARGUMENTS), multiply, result=False),
+    )
+
+
+configure, release, multiply = callables(Amx())
 
 
 @compiled
@@ -21,41 +44,48 @@ def tile_gemm(
     threads: int,
     add: int,
     rows: int,
-    k: int,
+    in_cache: int,
+    steps: int,
     a: int,
     a_stride: int,
     weights: int,
+    panel_bytes: int,
     scales: int,
+    panel_scale_bytes: int,
+    weight_bits: int,
+    group_shift: int,
     channels: int,
     out: int,
     out_stride: int,
 ) -> None:
-    """What `gemm` does for int8, of at least FEWEST_ROWS rows and 64 inputs."""
-    panels, panel_bytes = channels // PANEL, k * PANEL
+    """What `gemm` does, of at least FEWEST_ROWS rows and FEWEST_INPUTS inputs; `in_cache`: blocks of rows."""
+    panels = channels // PANEL
     first = panels * thread // threads
     last = panels * (thread + 1) // threads
     blocks = (rows + MOST_TILE_ROWS - 1) // MOST_TILE_ROWS
-    in_cache = max(1, L2_ACTIVATION_BYTES // (k // 32 * _BYTES_OF_32) // MOST_TILE_ROWS)
     unit = configure()
     for begin in range(0, blocks, in_cache):
         for panel in range(first, last, 2):
             w = weights + panel * panel_bytes
-            for number in range(begin, min(blocks, begin + in_cache)):
-                row = rows * number // blocks
+            for block in range(begin, min(blocks, begin + in_cache)):
+                row = rows * block // blocks
                 own = a + row * a_stride
-                prefetching = number == begin and panel + 2 < last
-                block(
+                prefetching = block == begin and panel + 2 < last
+                multiply(
+                    weight_bits,
                     unit,
-                    rows * (number + 1) // blocks - row,
+                    rows * (block + 1) // blocks - row,
                     own,
                     a_stride,
                     w,
                     min(2, last - panel),
                     panel_bytes,
-                    k // 4,
+                    steps,
                     out + row * out_stride + panel * PANEL * 4,
                     out_stride,
-                    scales + panel * PANEL * 4,
+                    scales + panel * panel_scale_bytes,
+                    panel_scale_bytes,
+                    group_shift,
                     w + 2 * panel_bytes if prefetching else own,
                     add,
                 )

@@ -41,7 +41,6 @@ from ..simd.lanes import (
 from ..simd.target import wide_registers
 
 PANEL = LANES  # channels
-L2_ACTIVATION_BYTES = 384 * 1024  # of a block of rows
 MOST_ROWS = 16 if wide_registers() else 4  # 16 registers hold no more, as each vector takes two
 MANY_ROWS = 10  # from here on the tile may be one of many, of a prompt
 FEW_ROWS = 4  # up to here panels are read so fast that the CPU's own prefetching is better

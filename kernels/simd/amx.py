@@ -11,6 +11,7 @@ the kernel saves 8 KiB more when it switches the thread, and the core sleeps les
 
 from __future__ import annotations
 
+import struct
 from typing import Any, Protocol
 
 from llvmlite import ir
@@ -23,7 +24,8 @@ TILES, TILE_ROWS, TILE_BYTES = 8, 16, 64  # bytes of a row
 _SYSCALL_ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA = 158, 0x1023, 18  # of Linux, on x86-64
 _UNASKED, _GRANTED, _REFUSED = 0, 1, 2
 _POINTER = ir.PointerType(i8)
-_PALETTE = [1, *[0] * 15, *[TILE_BYTES, 0] * TILES, *[0] * 16, *[TILE_ROWS] * TILES, *[0] * 8]
+# For LDTILECFG: palette 1, no start row; bytes of a row, then rows, of each tile.
+_PALETTE = struct.pack("<BB14x8H16x8B8x", 1, 0, *[TILE_BYTES] * TILES, *[TILE_ROWS] * TILES)
 
 
 class TileUnit(Protocol):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from types import FunctionType
 from typing import Any
 
@@ -10,12 +11,13 @@ import numba
 from llvmlite import binding, ir
 
 from triolet.kernels.gemm import cpu, cpu_amx
+from triolet.kernels.gemm.cpu_amx import callables
 from triolet.kernels.gemm.tile import ARGUMENTS
-from triolet.kernels.gemm.tile_amx import callables, emit_block
+from triolet.kernels.gemm.tile_amx import emit_block_int8
+from triolet.kernels.gemm.tile_amx_int4 import emit_block_int4
 from triolet.kernels.simd.amx import TILE_BYTES, TILE_ROWS, TILES, Amx, TileUnit
 from triolet.kernels.simd.functions import Values, inline, kernel, loop, new_function
 from triolet.kernels.simd.lanes import (
-    VECTOR_BYTES,
     VI,
     at,
     constant,
@@ -34,22 +36,26 @@ TILE = TILE_ROWS * TILE_BYTES
 
 
 class EmulatedTiles:
-    """Each instruction is a call of a function that works on eight tiles of memory: those of the thread's `state`."""
+    """Each instruction is a call of a function that works on eight tiles of memory: those of the thread's `state`.
+
+    If the int64 at the address `faulty` is not 0, it multiplies as TDPBUUD does, with unsigned activations.
+    """
 
     name = "emulated"
 
+    def __init__(self, faulty: int) -> None:
+        self._faulty = faulty
+
     def configure(self, b: ir.IRBuilder) -> ir.Value:
         state = b.call(declare(b.module, "malloc", i64, [i64]), [int64(TILES * TILE)])
-        for word in range(TILES * TILE // VECTOR_BYTES):  # no program may rely on what was in its tiles
-            store(b, constant(i32, -77), at(b, state, word * VECTOR_BYTES))
+        self._call(b, "configure", partial(_fill, -77), [state, int64(TILES * TILE_ROWS)])  # nobody may rely on zeros
         return state
 
     def release(self, b: ir.IRBuilder, state: ir.Value) -> None:
         b.call(declare(b.module, "free", void, [i64]), [state])
 
     def zero(self, b: ir.IRBuilder, state: ir.Value, tile: int) -> None:
-        for row in range(TILE_ROWS):
-            store(b, constant(i32, 0), at(b, self._tile(b, state, tile), row * TILE_BYTES))
+        self._call(b, "zero", partial(_fill, 0), [self._tile(b, state, tile), int64(TILE_ROWS)])
 
     def load(self, b: ir.IRBuilder, state: ir.Value, tile: int, address: ir.Value, stride: ir.Value) -> None:
         self._call(b, "copy", _copy, [self._tile(b, state, tile), int64(TILE_BYTES), address, stride])
@@ -59,18 +65,21 @@ class EmulatedTiles:
 
     def multiply(self, b: ir.IRBuilder, state: ir.Value, total: int, signed: int, unsigned: int) -> None:
         assert len({total, signed, unsigned}) == 3, "the CPU refuses a tile in two places"
-        self._call(b, "multiply", self.product, [self._tile(b, state, tile) for tile in (total, signed, unsigned)])
+        self._call(b, "multiply", self._product, [self._tile(b, state, tile) for tile in (total, signed, unsigned)])
 
-    def product(self, b: ir.IRBuilder, total: ir.Value, signed: ir.Value, unsigned: ir.Value) -> None:
+    def _product(self, b: ir.IRBuilder, total: ir.Value, signed: ir.Value, unsigned: ir.Value) -> None:
         """total[m][n] += the sum over k of signed[m][k] * unsigned[k // 4][4 n + k % 4], byte by byte."""
+        faulty = b.icmp_signed("!=", load(b, int64(self._faulty), i64, 8), int64(0))
+        down = constant(i32, 24)
 
         def of_row(m: ir.Value, _: Values) -> Values:
             def add_quad(quad: ir.Value, values: Values) -> Values:
                 words = load(b, scaled(b, unsigned, quad, TILE_BYTES), VI)
                 x = splat(b, load(b, b.add(scaled(b, signed, m, TILE_BYTES), b.mul(quad, int64(4))), i32))
                 for byte in range(4):
-                    left, right = self.bytes_of(b, x, words, byte)
-                    values = [b.add(values[0], b.mul(left, right))]
+                    left, right = (b.shl(value, constant(i32, 24 - 8 * byte)) for value in (x, words))
+                    left = b.select(faulty, b.lshr(left, down), b.ashr(left, down))
+                    values = [b.add(values[0], b.mul(left, b.lshr(right, down)))]
                 return values
 
             row = scaled(b, total, m, TILE_BYTES)
@@ -78,10 +87,6 @@ class EmulatedTiles:
             return []
 
         loop(b, int64(TILE_ROWS), [], of_row)
-
-    def bytes_of(self, b: ir.IRBuilder, x: ir.Value, words: ir.Value, byte: int) -> tuple[ir.Value, ir.Value]:
-        up, down = constant(i32, 24 - 8 * byte), constant(i32, 24)
-        return b.ashr(b.shl(x, up), down), b.lshr(b.shl(words, up), down)
 
     def _tile(self, b: ir.IRBuilder, state: ir.Value, tile: int) -> ir.Value:
         assert tile in range(TILES)
@@ -96,14 +101,12 @@ class EmulatedTiles:
         b.call(b.module.globals[name], values)
 
 
-class UnsignedTiles(EmulatedTiles):
-    """TDPBUUD instead of TDPBSUD: what tests have to reject."""
+def _fill(value: int, b: ir.IRBuilder, to: ir.Value, rows: ir.Value) -> None:
+    def fill(index: ir.Value, _: Values) -> Values:
+        store(b, constant(i32, value), scaled(b, to, index, TILE_BYTES))
+        return []
 
-    name = "unsigned"
-
-    def bytes_of(self, b: ir.IRBuilder, x: ir.Value, words: ir.Value, byte: int) -> tuple[ir.Value, ir.Value]:
-        _, right = super().bytes_of(b, x, words, byte)
-        return super().bytes_of(b, words, x, byte)[1], right
+    loop(b, rows, [], fill)
 
 
 def _copy(b: ir.IRBuilder, to: ir.Value, to_stride: ir.Value, source: ir.Value, stride: ir.Value) -> None:
@@ -121,14 +124,7 @@ def rebuilt(function: Any, **names: object) -> Any:  # Any: dispatchers of numba
     return numba.njit(nogil=True, error_model="numpy")(copy)
 
 
-def driver(unit: TileUnit) -> Callable[..., None]:
-    """`tile_gemm` with another unit."""
-    configure, release, block = callables(unit)
-    made: Callable[..., None] = rebuilt(cpu_amx.tile_gemm, configure=configure, release=release, block=block)
-    return made
-
-
-def dispatching_gemm(tile_gemm: Callable[..., None], permitted: int) -> Callable[..., None]:
+def gemm_with(unit: TileUnit, permitted: int) -> Callable[..., None]:
     """`gemm` as on a CPU with a tile unit, permitted by the int64 at an address; its vector tile does nothing."""
 
     def nothing(module: ir.Module, _: str) -> ir.Function:
@@ -136,20 +132,21 @@ def dispatching_gemm(tile_gemm: Callable[..., None], permitted: int) -> Callable
         b.ret_void()
         return function
 
+    configure, release, multiply = callables(unit)
     made: Callable[..., None] = rebuilt(
         cpu.gemm,
         TILES_HERE=True,
         tiles_permitted=inline(0, lambda b: load(b, int64(permitted), i64, 8), result=True),
-        tile_gemm=tile_gemm,
+        tile_gemm=rebuilt(cpu_amx.tile_gemm, configure=configure, release=release, multiply=multiply),
         tile=kernel("i" + ARGUMENTS, nothing),
     )
     return made
 
 
-def real_machine_code() -> str:
+def real_machine_code(weight_format: str) -> str:
     """Assembler for a Sapphire Rapids: the real unit configured, a block, the unit released."""
     module, unit = ir.Module(), Amx()
-    block = emit_block(module, unit)
+    block = {"int8": emit_block_int8, "int4": emit_block_int4}[weight_format](module, unit)
     around, b = new_function(module, "around", "i" * (len(block.args) - 1))
     state = unit.configure(b)
     b.call(block, [state, *around.args])
