@@ -10,16 +10,24 @@ from llvmlite import ir
 
 from ..compile_cache import compiled, inlined
 from ..quantise.layout import row_bytes
+from ..simd.amx import has_tiles, tiles_permitted
 from ..simd.formats import GROUP, WEIGHT_BITS, Tag
 from ..simd.functions import by_format, kernel
 from ..threads.atomics import peek
+from .cpu_amx import tile_gemm
 from .pack import scale_bytes
 from .segments import ADD, BITS, CODES, FIRST_PANEL, PANELS, SEGMENT_BYTES, SEGMENTS_START
 from .tile import ARGUMENTS, FEW_ROWS, MOST_ROWS, PANEL, emit_tile
+from .tile_amx import FEWEST_INPUTS, FEWEST_ROWS, MOST_TILE_ROWS
 from .tile_int4 import INT4_MOST_ROWS, emit_tile_int4
 from .tile_stored import emit_tile_stored
 
 L2_ACTIVATION_BYTES = 384 * 1024
+TILES_HERE = has_tiles()  # a plain name: numba leaves out what stands behind a false one
+FROM_ROWS = FEWEST_ROWS  # that tiles multiply; not measured, as no test machine has such a unit
+# Activations in the L2 cache of CPUs with the unit, which has 2 MB. The unit is so fast that its cores would ask more
+# of the memory than it gives if they reread the weights for a few rows each; not measured either.
+TILE_L2_BYTES = 1024 * 1024
 _BY_GROUPS = ("int4", "stored")  # activations have a scale per group of 32
 
 
@@ -33,8 +41,10 @@ tile = kernel("i" + ARGUMENTS, _emit)
 stored = by_format(lambda weight_format: int(weight_format == "stored"))
 _weight_bits = by_format(lambda weight_format: WEIGHT_BITS.get(weight_format, 0))
 _bytes_of_32 = by_format(lambda weight_format: row_bytes(weight_format, 32))
+_bytes_of_32_more = by_format(lambda weight_format: row_bytes(weight_format, 64) - row_bytes(weight_format, 32))
 _scale_group_bytes = by_format(lambda weight_format: scale_bytes(PANEL, weight_format))
 _grouped = by_format(lambda weight_format: int(weight_format == "int4"))
+_in_tiles = by_format(lambda weight_format: int(weight_format in ("int8", "int4")))
 tile_rows = by_format(lambda weight_format: INT4_MOST_ROWS if weight_format in _BY_GROUPS else MOST_ROWS)
 # With more rows than this, the next panel is prefetched.
 unaided_rows = by_format(lambda weight_format: 1 if weight_format in _BY_GROUPS else FEW_ROWS)
@@ -98,6 +108,27 @@ def gemm(
     Stored weights are found by their table (segments.py), whose address is `scales`.
     """
     panel_bytes, panel_scale_bytes, steps = panel_layout(tag, k, group_shift)
+    if TILES_HERE and _in_tiles(tag) and rows >= FROM_ROWS and k >= FEWEST_INPUTS and tiles_permitted():
+        tile_gemm(
+            thread,
+            threads,
+            add,
+            rows,
+            max(1, TILE_L2_BYTES // (k // GROUP * _bytes_of_32_more(tag)) // MOST_TILE_ROWS),
+            steps,
+            a,
+            a_stride,
+            weights,
+            panel_bytes,
+            scales,
+            panel_scale_bytes,
+            _weight_bits(tag),
+            group_shift,
+            channels,
+            out,
+            out_stride,
+        )
+        return
     most = tile_rows(tag)
     unaided = unaided_rows(tag)
     tiles = (rows + most - 1) // most

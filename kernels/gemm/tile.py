@@ -93,10 +93,10 @@ def _emit_rows(module: ir.Module, weight_format: str, rows: int) -> ir.Function:
     totals = [dot.zero(weight_format)] * rows
     if int8:
         prefetch(b, channel_scales)  # otherwise the tile's end, and so the next tile, waits for this line from memory
-        totals = _wide_sums(b, headers, a_stride, weights, steps)
+        totals = wide_sums(b, headers, a_stride, weights, steps)
     totals = loop(b, b.sdiv(steps, int64(unroll)), totals, body)
     if int8:
-        totals = _dequantise(b, totals, headers, load(b, channel_scales, VF))
+        totals = dequantise(b, totals, headers, load(b, channel_scales, VF))
     write_rows(b, totals, out, out_stride, add)
     b.ret_void()
     return function
@@ -108,13 +108,14 @@ def _step(b: ir.IRBuilder, weight_format: str, total: ir.Value, weights: ir.Valu
     return dot.step(b, weight_format, total, weights, x)
 
 
-def _wide_sums(b: ir.IRBuilder, headers: Values, a_stride: ir.Value, weights: ir.Value, steps: ir.Value) -> Values:
+def wide_sums(b: ir.IRBuilder, headers: Values, a_stride: ir.Value, weights: ir.Value, steps: ir.Value) -> Values:
     """Per row: 64 times the products of the high parts of its wide quads. Most tiles have none."""
     counts = [load(b, at(b, header, WIDE_QUADS), i32) for header in headers]
     some = counts[0]
     for count in counts[1:]:
         some = b.or_(some, count)
-    room = b.alloca(VI, size=ir.Constant(i32, len(headers)))
+    with b.goto_entry_block():  # in a loop it would grow the stack
+        room = b.alloca(VI, size=ir.Constant(i32, len(headers)))
     sums = b.ptrtoint(room, i64)
     before, wide, end = b.block, b.append_basic_block("wide"), b.append_basic_block("begin")
     b.cbranch(b.icmp_signed("!=", some, ir.Constant(i32, 0)), wide, end)
@@ -127,7 +128,7 @@ def _wide_sums(b: ir.IRBuilder, headers: Values, a_stride: ir.Value, weights: ir
 
 
 def _emit_wide(module: ir.Module) -> ir.Function:
-    """f(rows, a, a stride, weights, k steps, sums): computes _wide_sums, one vector of sums per row."""
+    """f(rows, a, a stride, weights, k steps, sums): computes wide_sums, one vector of sums per row."""
     name = "triolet_gemm_wide"
     if name in module.globals:
         return module.globals[name]
@@ -153,7 +154,7 @@ def _emit_wide(module: ir.Module) -> ir.Function:
     return function
 
 
-def _dequantise(b: ir.IRBuilder, totals: Values, headers: Values, channel_scales: ir.Value) -> Values:
+def dequantise(b: ir.IRBuilder, totals: Values, headers: Values, channel_scales: ir.Value) -> Values:
     """(sum of products - the row's correction, 128 * sum of x, if they are unsigned) * channel scale * row scale."""
     values = []
     for total, header in zip(totals, headers, strict=True):

@@ -57,19 +57,12 @@ def _emit_rows(module: ir.Module, counts: range) -> ir.Function:
     function, b = new_function(module, f"triolet_gemm_int4_{most}", "i" + ARGUMENTS)
     rows, a, a_stride, weights, steps, out, out_stride, scales, shift, following, add = function.args
     stride = prefetch_stride(b, following, a, PANEL_GROUP_BYTES)
-    mask, four = constant(i32, 0x0F0F0F0F), constant(i32, 4)
 
     def body(group: ir.Value, totals: Values) -> Values:
         w = scaled(b, weights, group, PANEL_GROUP_BYTES)
         ahead = b.add(following, b.mul(group, stride))
-        low, high = [], []
-        for v in range(4):
-            prefetch(b, at(b, ahead, v * VECTOR_BYTES))
-            packed = load(b, at(b, w, v * VECTOR_BYTES), VI, 64)
-            low.append(b.and_(packed, mask))
-            high.append(b.and_(b.lshr(packed, four), mask))
-        halves = load(b, scaled(b, scales, b.lshr(group, shift), SCALE_GROUP_BYTES), vector(i16, LANES), 32)
-        scale = b.bitcast(b.shl(b.zext(halves, VI), constant(i32, 16)), VF)
+        codes = unpacked_group(b, w, ahead)
+        scale = group_scale(b, scales, group, shift)
         x = scaled(b, a, group, GROUP_BYTES)
         groups = [x]
         for _ in range(1, most):
@@ -77,10 +70,9 @@ def _emit_rows(module: ir.Module, counts: range) -> ir.Function:
         starts = [splat(b, load(b, at(b, own, GROUP_STARTS[4]), i32)) for own in groups]
         quads = [[load(b, at(b, own, quad * 4), i32) for quad in range(8)] for own in groups]
         results = []
-        sums = dot.code_steps(b, starts, low + high, quads, 4)
+        sums = dot.code_steps(b, starts, codes, quads, 4)
         for own, shifted, total in zip(groups, sums, totals, strict=True):
-            exact = b.fsub(b.bitcast(shifted, VF), splat(b, load(b, at(b, own, GROUP_OFFSET), f32)))
-            results.append(fma(b, exact, scale, total))
+            results.append(add_group(b, own, shifted, scale, total))
         return results
 
     prefetch_output(b, out, out_stride, most)
@@ -89,3 +81,26 @@ def _emit_rows(module: ir.Module, counts: range) -> ir.Function:
     write_rows(b, totals, out, out_stride, add, (counts[0], rows))
     b.ret_void()
     return function
+
+
+def unpacked_group(b: ir.IRBuilder, w: ir.Value, ahead: ir.Value) -> Values:
+    """The eight quads of codes of a group at `w`; prefetches the one at `ahead`."""
+    mask, four = constant(i32, 0x0F0F0F0F), constant(i32, 4)
+    low, high = [], []
+    for v in range(4):
+        prefetch(b, at(b, ahead, v * VECTOR_BYTES))
+        packed = load(b, at(b, w, v * VECTOR_BYTES), VI, 64)
+        low.append(b.and_(packed, mask))
+        high.append(b.and_(b.lshr(packed, four), mask))
+    return low + high
+
+
+def group_scale(b: ir.IRBuilder, scales: ir.Value, group: ir.Value, shift: ir.Value) -> ir.Value:
+    halves = load(b, scaled(b, scales, b.lshr(group, shift), SCALE_GROUP_BYTES), vector(i16, LANES), 32)
+    return b.bitcast(b.shl(b.zext(halves, VI), constant(i32, 16)), VF)
+
+
+def add_group(b: ir.IRBuilder, x: ir.Value, shifted: ir.Value, scale: ir.Value, total: ir.Value) -> ir.Value:
+    """total + scale * what `shifted`, the sum from the start value of the group at `x` on, stands for."""
+    exact = b.fsub(b.bitcast(shifted, VF), splat(b, load(b, at(b, x, GROUP_OFFSET), f32)))
+    return fma(b, exact, scale, total)

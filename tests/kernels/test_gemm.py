@@ -35,7 +35,13 @@ def aligned(size: int) -> npt.NDArray[np.uint8]:
 
 
 def run(
-    x: FloatArray, w: FloatArray, weight_format: WeightFormat, *, threads: int = 1, residual: FloatArray | None = None
+    x: FloatArray,
+    w: FloatArray,
+    weight_format: WeightFormat,
+    *,
+    threads: int = 1,
+    residual: FloatArray | None = None,
+    multiply: Callable[..., None] = gemm,
 ) -> FloatArray:
     """x @ w.T by the compiled kernel, activations prepared by the definitions."""
     rows, k = x.shape
@@ -48,7 +54,7 @@ def run(
     if residual is not None:
         out[:, : len(w)] = residual
     for thread in range(threads):
-        gemm(
+        multiply(
             TAGS[weight_format], thread, threads, int(residual is not None), rows, k_padded,
             activations.ctypes.data, activations.shape[1], packed.ctypes.data,
             packed.ctypes.data + panel_bytes(channels, k_padded, weight_format), GROUP_SHIFTS.get(weight_format, 0),

@@ -1,0 +1,130 @@
+"""The GEMM by a tile unit: an emulated one equals the vector tile bit for bit; the real one's machine code."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numba
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from triolet.kernels.gemm import cpu
+from triolet.kernels.simd.amx import tiles_permitted
+from triolet.kernels.simd.dot import codes_stay_unsigned
+from triolet.kernels.simd.formats import WeightFormat
+
+from .test_gemm import run, sample
+from .tile_units import EmulatedTiles, gemm_with, real_machine_code, rebuilt
+
+pytestmark = pytest.mark.skipif(not codes_stay_unsigned(), reason="the vector tile's corrections are others here")
+Multiply = Callable[..., None]
+
+
+FORMATS: list[WeightFormat] = ["int8", "int4", "int4-128"]
+permitted, faulty = np.ones(1, np.int64), np.zeros(1, np.int64)
+
+
+@pytest.fixture(autouse=True)
+def usual_unit() -> Iterator[None]:
+    yield
+    permitted[0], faulty[0] = 1, 0
+
+
+@pytest.fixture(scope="module")
+def by_tiles() -> Multiply:
+    return gemm_with(EmulatedTiles(faulty.ctypes.data), permitted.ctypes.data)
+
+
+@pytest.fixture(scope="module")
+def by_vectors() -> Multiply:
+    multiply: Multiply = rebuilt(cpu.gemm, TILES_HERE=False) if cpu.TILES_HERE else cpu.gemm
+    return multiply
+
+
+@settings(max_examples=40, deadline=None)  # the first compiles
+@given(
+    weight_format=st.sampled_from(FORMATS), rows=st.integers(16, 70), channels=st.integers(1, 300),
+    k=st.integers(33, 400), threads=st.integers(1, 5), wide=st.sets(st.integers(0, 69)), add=st.booleans(),
+    seed=st.integers(0, 1000),
+)  # fmt: skip
+def test_tiles_equal_vectors(
+    by_tiles: Multiply, by_vectors: Multiply, weight_format: WeightFormat, rows: int, channels: int, k: int,
+    threads: int, wide: set[int], add: bool, seed: int,
+) -> None:  # fmt: skip
+    x, w = sample(rows, channels, k, seed)
+    x[[row for row in wide if row < rows], k // 2] *= 300
+    residual = sample(rows, 1, channels, seed)[0] if add else None
+    expected = run(x, w, weight_format, residual=residual, multiply=by_vectors)
+    found = run(x, w, weight_format, threads=threads, residual=residual, multiply=by_tiles)
+    np.testing.assert_array_equal(found, expected)
+    if cpu.TILES_HERE:
+        np.testing.assert_array_equal(run(x, w, weight_format, threads=threads, residual=residual), expected)
+
+
+def test_more_rows_than_the_cache_holds_and_extreme_sums(by_tiles: Multiply, by_vectors: Multiply) -> None:
+    x, w = sample(70, 40, 13_000)
+    x[:20], w[:20] = np.sign(x[:20]), np.sign(w[:20])
+    x[20], w[20] = 1, 1
+    found = run(x, w, "int8", multiply=by_tiles)
+    np.testing.assert_array_equal(found, run(x, w, "int8", multiply=by_vectors))
+    np.testing.assert_allclose(found[:21, :21], x[:21] @ w[:21].T, rtol=1e-6)
+
+
+@pytest.mark.parametrize("weight_format", ["int8", "int4"])
+def test_a_unit_with_unsigned_activations_is_found_out(
+    by_tiles: Multiply, by_vectors: Multiply, weight_format: WeightFormat
+) -> None:
+    x, w = sample(17, 64, 96)
+    x[0] = np.abs(x[0])
+    faulty[0] = 1
+    same = run(x, w, weight_format, multiply=by_tiles) == run(x, w, weight_format, multiply=by_vectors)
+    assert same.all(axis=1).tolist() == [True] + [False] * 16
+
+
+@pytest.mark.parametrize("weight_format", ["int8", "int4"])
+def test_gemm_uses_tiles_from_sixteen_rows_and_64_inputs_on_and_with_permission_only(
+    by_tiles: Multiply, weight_format: WeightFormat
+) -> None:
+    for answer in (0, 1):
+        permitted[0] = answer
+        for rows, k in [(15, 64), (16, 32), (16, 64), (40, 96)]:
+            x, w = sample(rows, 64, k)
+            untouched = np.isnan(run(x, w, weight_format, multiply=by_tiles)).all()
+            assert untouched == (rows < 16 or k < 64 or not answer)
+
+
+def test_the_kernel_is_asked() -> None:
+    @numba.njit
+    def ask() -> Any:
+        return tiles_permitted(), tiles_permitted()
+
+    granted = ctypes.CDLL(None, use_errno=True).syscall(158, 0x1023, 18) == 0
+    assert ask() == (granted, granted)
+
+
+@pytest.mark.parametrize(("weight_format", "bodies"), [("int8", [1, 1]), ("int4", [4, 1])])
+def test_the_real_units_machine_code(weight_format: str, bodies: list[int]) -> None:
+    """Compiled for a Sapphire Rapids, not run: as many tile loads as products, and no tile kept in memory.
+
+    int8: a loop for 64 inputs, and one for the last 32. 4 bits: one for four groups, and one for each further one.
+    """
+    code = real_machine_code(weight_format)
+    instructions: list[tuple[str, str]] = re.findall(r"\t(ldtilecfg|tile\w+|tdp\w+)(?:\t(.*))?", code)
+    names = [name for name, _ in instructions]
+    written = 1 if weight_format == "int8" else sum(bodies)  # times that totals are zeroed and stored
+    assert {name: names.count(name) for name in names} == {
+        "ldtilecfg": 1, "tilerelease": 1, "tilezero": 4 * written, "tilestored": 4 * written,
+        "tileloadd": 4 * sum(bodies), "tdpbsud": 4 * sum(bodies),
+    }  # fmt: skip
+    used = {tile for _, operands in instructions for tile in re.findall(r"%tmm\d+", operands)}
+    assert used == {f"%tmm{tile}" for tile in range(8)}
+    roles = re.findall(r"tdpbsud\t%tmm[67], %tmm[45], %tmm[0-3]\n", code)  # the unsigned, so the weights, come first
+    assert len(roles) == names.count("tdpbsud")
+    loops = [loop for loop in re.split(r"\n\.LBB\d+_\d+:", code) if "tdpbsud" in loop]
+    assert [loop.count("tileloadd") for loop in loops] == [4 * count for count in bodies]
+    assert loops[0].count("prefetcht1") == 32  # both next panels, a line each
