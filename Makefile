@@ -6,7 +6,7 @@
 #   make check                        the first part of it: lint, types and house rules
 #   make bench                        the engine on this machine, without HTTP: speed, accuracy, tokens
 #   make bench REF=folder             … beside the engines and on the model that loadtest/peers/setup.py put there
-#   make test-arm64                   the CPU engine on an emulated AArch64 (QEMU, and apt of Debian; a quarter of an hour)
+#   make test-arm64                   the CPU engine on an emulated AArch64 (QEMU, and apt of Debian; 11 minutes)
 #   make kernels                      compile every GPU kernel for sm_80, sm_90 and, if it can be, gfx942 (no GPU needed)
 #   make clients                      install the clients of docs/clients.md, run them and renew the page
 #   make architecture                 draw docs/architecture.svg from the imports, and count the path of a request
