@@ -41,6 +41,7 @@ from .restart_budget import PERIOD, RESTARTS, RestartBudget
 from .worker_status import PING_INTERVAL, WorkerStatus
 
 _VERDICT_SECONDS: Final = 0.05  # for the scheduler to say whether a request is to blame; it needs a turn
+_LOOK: Final = PING_INTERVAL / 2  # seconds: what is known of the worker changes with each ping
 _SECOND_LOOK: Final = 0.1  # seconds until a worker that must be killed is: several turns of the loop
 _LOG: Final = logging.getLogger("triolet.supervisor")
 _DECODER: Final = msgspec.msgpack.Decoder[FromWorker](FromWorker)
@@ -185,7 +186,7 @@ class Supervisor:
                 before, reason = reason, self._status.must_be_killed(trio.current_time())
                 if before is not None and reason is not None:
                     break
-                await trio.sleep(PING_INTERVAL if reason is None else _SECOND_LOOK)
+                await trio.sleep(_LOOK if reason is None else _SECOND_LOOK)
             why, self._crashed = reason, self._status.hangs
             nursery.cancel_scope.cancel()
 
