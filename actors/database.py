@@ -94,9 +94,13 @@ class Database:
             with _MAKING, suppress(FileExistsError):
                 os.close(os.open(self.file, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))  # for nobody else to read
             connection = self._connect()
-            connection.execute("PRAGMA journal_mode = WAL")
-            connection.execute("PRAGMA synchronous = NORMAL")
-            connection.executescript(self._schema)
+            try:
+                connection.execute("PRAGMA journal_mode = WAL")
+                connection.execute("PRAGMA synchronous = NORMAL")
+                connection.executescript(self._schema)
+            except BaseException:
+                connection.close()  # or a transaction of the schema would go on, and hold its lock
+                raise
             self._connection = connection
         return self._connection
 

@@ -147,7 +147,7 @@ class Joining:
                 return
             self._join(sequence, cached)
             count = plan.reserve(sequence, min(sequence.remaining, plan.budget))
-            if count > 0:  # if not, it waits as a running one
+            if count > 0:  # otherwise it has a row, and gets its first chunk in a later step
                 plan.budget -= count
                 plan.add_chunk(sequence, count)
 
@@ -177,22 +177,31 @@ class Joining:
         return None
 
     def _beyond_its_key(self, sequence: Sequence) -> bool:
-        """Whether its key's limit of blocks has no room for it, nor a less urgent sequence of its tenant that could
-        leave. Then none of its tenant's later ones overtakes it."""
+        """Whether its key's limit of blocks has no room for it, even if its less urgent ones left. Then none of its
+        tenant's later ones overtakes it."""
         tenant, full = self._queues.tenant_of(sequence), self._plan.full
         if tenant not in full and self._lacks_own_blocks(sequence):
-            if fair_share.less_urgent(self._queues, sequence):
+            if not self._lacks_own_blocks(sequence, beside_less_urgent=False):
                 return False
             full.add(tenant)
         return tenant in full
 
-    def _lacks_own_blocks(self, sequence: Sequence) -> bool:
+    def _lacks_own_blocks(self, sequence: Sequence, *, beside_less_urgent: bool = True) -> bool:
         """Whether it would bring its tenant above its limit of blocks, of which each of its running sequences may soon
         need one more. One that is alone always fits (admission)."""
-        tenant = self._queues.tenant_of(sequence)
-        if tenant.most_blocks is None or not (held := self._plan.own_blocks(tenant)):
+        queues, tenant = self._queues, self._queues.tenant_of(sequence)
+        if tenant.most_blocks is None:
             return False
-        return held + blocks_for(sequence.read) + tenant.rows > tenant.most_blocks
+        rows = [one for one in queues.running if queues.tenant_of(one) is tenant]
+        if not beside_less_urgent:
+            priority = sequence.live.generate.priority
+            rows = [one for one in rows if one.live.generate.priority <= priority]
+        parked = [one for one in queues.parked if queues.tenant_of(one) is tenant and not one.stalled]
+        if not rows and not parked:
+            return False
+        held = sum(max(len(one.blocks), blocks_for(one.read)) for one in rows)  # also what one in prefill will take
+        held += sum(len(one.blocks) for one in parked)
+        return held + blocks_for(sequence.read) + len(rows) > tenant.most_blocks
 
     def _comes_earlier(self, key: Key | SharedPrompt, sequence: Sequence) -> bool:
         """Whether a running sequence before it computes `key`. A sequence never waits for a less urgent one."""

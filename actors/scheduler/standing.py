@@ -110,9 +110,10 @@ class WaitReasons(NamedTuple):
         return "share" if another and earlier else "order"
 
     def _reason(self, sequence: Sequence) -> Obstacle | None:
-        if sequence.place == "waiting" and self.queues.tenant_of(sequence) in self.full:
-            return "key"
-        return self.blocked.get(sequence.id)
+        reason = self.blocked.get(sequence.id)
+        if reason is None and sequence.place == "waiting" and self.queues.tenant_of(sequence) in self.full:
+            return sequence.live.obstacle or "key"  # the plan did not ask it
+        return reason
 
     def _blocked_on(self, sequence: Sequence, state: State) -> BlockedOn | None:
         if self.limits is None:

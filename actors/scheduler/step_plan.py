@@ -161,13 +161,6 @@ class StepPlan:
         room = (len(sequence.blocks) + self.pool.available) * BLOCK_SIZE - sequence.computed
         return min(count, room)
 
-    def own_blocks(self, tenant: TenantQueue) -> int:
-        """KV blocks in the tables of a tenant's sequences, but of those that are parked for their reader."""
-        queues = self.queues
-        running = sum(len(one.blocks) for one in queues.running if queues.tenant_of(one) is tenant)
-        parked = (one for one in queues.parked if queues.tenant_of(one) is tenant and not one.stalled)
-        return running + sum(len(one.blocks) for one in parked)
-
     def make_own_room(self, sequence: Sequence, wanted: int) -> bool:
         """Whether its tenant may hold so many more blocks. For a running sequence, its tenant's parked ones and those
         behind it are preempted as far as needed; for one that joins, those that are parked for their reader."""

@@ -41,8 +41,10 @@ from .restart_budget import PERIOD, RESTARTS, RestartBudget
 from .worker_status import PING_INTERVAL, WorkerStatus
 
 _VERDICT_SECONDS: Final = 0.05  # for the scheduler to say whether a request is to blame; it needs a turn
-_LOOK: Final = PING_INTERVAL / 2  # seconds: what is known of the worker changes with each ping
-_SECOND_LOOK: Final = 0.1  # seconds until a worker that must be killed is: several turns of the loop
+_LOOK: Final = PING_INTERVAL / 2  # seconds between two looks at the worker
+_SECOND_LOOK: Final = (
+    0.1  # the same when its step hangs: several turns of the loop. One that is silent gets another ping
+)
 _LOG: Final = logging.getLogger("triolet.supervisor")
 _DECODER: Final = msgspec.msgpack.Decoder[FromWorker](FromWorker)
 
@@ -181,13 +183,16 @@ class Supervisor:
 
         async def watch() -> None:
             nonlocal why
-            reason: str | None = None
-            while True:  # twice in a row: after a pause of this process, what the worker said is read in between
-                before, reason = reason, self._status.must_be_killed(trio.current_time())
-                if before is not None and reason is not None:
+            before: bool | None = None
+            while (
+                True
+            ):  # twice in a row for the same: after a pause of this process, what the worker said is read first
+                reason, hangs = self._status.must_be_killed(trio.current_time()), self._status.hangs
+                if reason is not None and before is hangs:
                     break
-                await trio.sleep(_LOOK if reason is None else _SECOND_LOOK)
-            why, self._crashed = reason, self._status.hangs
+                before = None if reason is None else hangs
+                await trio.sleep(_LOOK if reason is None else _SECOND_LOOK if hangs else PING_INTERVAL)
+            why, self._crashed = reason, hangs
             nursery.cancel_scope.cancel()
 
         async def send() -> None:

@@ -1,7 +1,7 @@
 """Sums of the usage records by hour, which the database itself keeps: in each transaction, whoever writes.
 
-Sums over millions of records would take many seconds, hours of 90 days are some thousand rows. Where `start` or `end`
-is within an hour, that hour's records are added one by one, so the sums are exact.
+Sums over millions of records would take many seconds; 90 days are 2,160 hours for each key and model. Where `start` or
+`end` is within an hour, that hour's records are added one by one, so the sums are exact.
 """
 
 import sqlite3
@@ -17,16 +17,22 @@ _NAMES: Final = ", ".join(_COUNTS)
 _SUMS: Final = ", ".join(f"sum({count})" for count in _COUNTS)
 
 
-def _of(row: str) -> str:
-    """The columns of `hours` for one row of `requests`."""
-    return (
-        f"CAST({row}.ended AS INTEGER) / {HOUR} * {HOUR}, {row}.tenant, {row}.model, ifnull({row}.adapter, ''), 1, "
-        f"{row}.error IS NOT NULL, {row}.reason = 'cancelled', "
-        f"{row}.prompt_tokens, {row}.completion_tokens, {row}.cached_tokens"
-    )
+def _hour(row: str) -> str:
+    """The key of `hours` for one row of `requests`."""
+    return f"CAST({row}.ended AS INTEGER) / {HOUR} * {HOUR}, {row}.tenant, {row}.model, ifnull({row}.adapter, '')"
 
 
-# Triggers, as an older version of the server may still write while this one does.
+def _counts(row: str) -> list[str]:
+    tokens = [f"{row}.{name}" for name in ("prompt_tokens", "completion_tokens", "cached_tokens")]
+    return ["1", f"({row}.error IS NOT NULL)", f"({row}.reason = 'cancelled')", *tokens]
+
+
+def _columns(row: str) -> str:
+    return ", ".join([_hour(row), *_counts(row)])
+
+
+_LESS: Final = ", ".join(f"{count} = {count} - {of}" for count, of in zip(_COUNTS, _counts("old"), strict=True))
+# Triggers are in the file: so processes of an older version keep the sums as well.
 SCHEMA: Final = f"""
 BEGIN IMMEDIATE;
 CREATE TABLE IF NOT EXISTS hours (
@@ -35,18 +41,17 @@ CREATE TABLE IF NOT EXISTS hours (
     {" INTEGER NOT NULL, ".join(_COUNTS)} INTEGER NOT NULL,
     PRIMARY KEY (tenant, hour, model, adapter)
 ) STRICT, WITHOUT ROWID;
-WITH each(hour, tenant, model, adapter, {_NAMES}) AS (SELECT {_of("requests")} FROM requests)
-INSERT INTO hours SELECT hour, tenant, model, adapter, {_SUMS} FROM each
+WITH records(hour, tenant, model, adapter, {_NAMES}) AS (SELECT {_columns("requests")} FROM requests)
+INSERT INTO hours SELECT hour, tenant, model, adapter, {_SUMS} FROM records
 WHERE NOT EXISTS (SELECT 1 FROM hours) GROUP BY 1, 2, 3, 4;  -- of a file from before there were hours
 CREATE TRIGGER IF NOT EXISTS count_in AFTER INSERT ON requests BEGIN
-    INSERT INTO hours VALUES ({_of("new")})
+    INSERT INTO hours VALUES ({_columns("new")})
     ON CONFLICT DO UPDATE SET {", ".join(f"{count} = {count} + excluded.{count}" for count in _COUNTS)};
 END;
 CREATE TRIGGER IF NOT EXISTS count_out AFTER DELETE ON requests BEGIN
-    INSERT INTO hours VALUES ({_of("old")})
-    ON CONFLICT DO UPDATE SET {", ".join(f"{count} = {count} - excluded.{count}" for count in _COUNTS)};
-    DELETE FROM hours WHERE requests = 0 AND (hour, tenant, model, adapter)
-        = (CAST(old.ended AS INTEGER) / {HOUR} * {HOUR}, old.tenant, old.model, ifnull(old.adapter, ''));
+    UPDATE hours SET {_LESS}
+        WHERE (hour, tenant, model, adapter) = ({_hour("old")});
+    DELETE FROM hours WHERE requests = 0 AND (hour, tenant, model, adapter) = ({_hour("old")});
 END;
 COMMIT;
 """
@@ -67,14 +72,14 @@ def totals(
     """
     first, last = -(-start // HOUR) * HOUR, end // HOUR * HOUR  # the whole hours
     edges = [(start, min(first, end)), (last, end)] if first <= last else [(start, end), (inf, inf)]
-    whose, who = ("", ()) if tenant is None else ("tenant = ? AND ", (tenant,))
-    part = f"SELECT {_of('requests')} FROM requests WHERE {whose}ended >= ? AND ended < ?"
+    condition, values = ("", ()) if tenant is None else ("tenant = ? AND ", (tenant,))
+    part = f"SELECT {_columns('requests')} FROM requests WHERE {condition}ended >= ? AND ended < ?"
     columns, order = _GROUPS[group_by]
     rows = connection.execute(
         f"SELECT {columns}, tenant, {_SUMS} FROM ("
-        f"SELECT hour, tenant, model, adapter, {_NAMES} FROM hours WHERE {whose}hour >= ? AND hour < ? "
+        f"SELECT hour, tenant, model, adapter, {_NAMES} FROM hours WHERE {condition}hour >= ? AND hour < ? "
         f"UNION ALL {part} UNION ALL {part}) GROUP BY 1, 2, 3, 4 ORDER BY {order} LIMIT ?",
-        (*who, first, last, *who, *edges[0], *who, *edges[1], limit + 1),
+        (*values, first, last, *values, *edges[0], *values, *edges[1], limit + 1),
     ).fetchall()
     data = [UsageTotal(**dict(zip(UsageTotal.__struct_fields__, row, strict=True))) for row in rows[:limit]]
     return UsageList(data=[*data], has_more=len(rows) > limit)

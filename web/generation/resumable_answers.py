@@ -95,9 +95,10 @@ class ResumableAnswers:
         try:
             await answer.follow(follower)
         except Exception as error:  # ApiError, or our bug: this task is the server's, and must not end it
-            follower.end()
-            said = error if isinstance(error, ApiError) else unexpected(error)
-            feed.post(answer.pieces.failed(said))  # of this connection, not of the answer: it has no number
+            if not follower.ended:
+                follower.end()
+                said = error if isinstance(error, ApiError) else unexpected(error)
+                feed.post(answer.pieces.failed(said))  # of this connection, not of the answer: it has no number
 
     async def find(self, kind: type[A], token: str, tenant: str, after: int, param: str) -> A:
         """The answer with this token, if it has `after` frames and will have another. Raises ApiError."""

@@ -70,6 +70,17 @@ def test_a_more_urgent_request_takes_the_blocks_of_its_own_key() -> None:
         assert held(bench) <= 5
 
 
+def test_nobody_leaves_for_a_more_urgent_request_that_does_not_fit_then() -> None:
+    bench = limited(10)
+    bench.send(admit("old", text(350), max_tokens=30, tenant="a"))
+    bench.send(admit("less", text(100, 3000), max_tokens=30, tenant="a", priority=5))
+    bench.step()
+    bench.send(admit("more", text(300, 7000), max_tokens=30, tenant="a"))
+    bench.step()
+    assert bench.whereabouts("more") == {0: "key"}
+    assert bench.state.totals.preemptions == 0
+
+
 def test_where_answers_grow_beyond_the_limit_the_keys_last_one_gives_way() -> None:
     bench = limited(6)
     bench.send(*flood(2, length=120, max_tokens=200), newcomer(120, max_tokens=300))

@@ -299,6 +299,7 @@ class Visitor:
             await reading.sock.send(frame(payload, 10))
             return
         if opcode == 10:  # its junk happened to be a ping
+            require(self.habit == "junk", "a pong without a ping")
             return
         said = msgspec.json.decode(payload)
         answer = answers.get(said.get("id", ""))
