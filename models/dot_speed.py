@@ -113,6 +113,9 @@ def operations_per_second(weight_format: UnitFormat, threads: int, turns: int = 
 def instruction(weight_format: UnitFormat) -> str:
     """What the kernels multiply this format with here, as kernels/simd/dot.py chooses it."""
     width = "512 bits" if wide_registers() else "256 bits"
+    if has("neon"):
+        bytes_product = "USDOT" if has("i8mm") else "SDOT" if has("dotprod") else "SADDLP"
+        return f"{bytes_product if weight_format == 'int8' else 'FMLA'}, 128 bits"
     if weight_format == "int8":
         if has("avx512vnni") and wide_registers():
             return "VPDPBUSD, 512 bits"

@@ -84,7 +84,7 @@ def turns(queues: Queues, full: Container[TenantQueue] = ()) -> Iterator[Sequenc
 
 def goes_first(queues: Queues, waiting: Sequence) -> bool:
     """Whether a waiting sequence joins before the running ones are served, and may replace some of them."""
-    if less_urgent(queues, waiting):
+    if _less_urgent(queues, waiting):
         return True
     mine = queues.tenant_of(waiting)
     if (waiting.started and mine.seats) or not any(_owes(other, mine) for other in queues.tenants.values()):
@@ -99,7 +99,7 @@ def makes_room(queues: Queues, waiting: Sequence, missing_blocks: int) -> tuple[
     `missing_blocks` is what it lacks beyond free and parked blocks; if that is 0 or less, it lacks a row. An empty list
     means that no sequence gives way.
     """
-    if last := less_urgent(queues, waiting):
+    if last := _less_urgent(queues, waiting):
         return "waiting", [last]
     if missing_blocks > 0:
         sizes = {sequence: len(sequence.blocks) for sequence in queues.running}
@@ -107,7 +107,7 @@ def makes_room(queues: Queues, waiting: Sequence, missing_blocks: int) -> tuple[
     return "parked", _given(queues, waiting, dict.fromkeys(queues.running, 1), need=1, missing=1)
 
 
-def less_urgent(queues: Queues, waiting: Sequence) -> Sequence | None:
+def _less_urgent(queues: Queues, waiting: Sequence) -> Sequence | None:
     """Its tenant's last running sequence, if that has a lower priority. An earlier arrival alone never takes a row."""
     mine = queues.tenant_of(waiting)
     last = next((one for one in reversed(queues.running) if queues.tenant_of(one) is mine), None)

@@ -147,9 +147,9 @@ class Joining:
                 return
             self._join(sequence, cached)
             count = plan.reserve(sequence, min(sequence.remaining, plan.budget))
-            if count > 0:  # otherwise it has a row, and gets its first chunk in a later step
-                plan.budget -= count
-                plan.add_chunk(sequence, count)
+            assert count > 0, sequence  # it has its place
+            plan.budget -= count
+            plan.add_chunk(sequence, count)
 
     def _join(self, sequence: Sequence, cached: list[int]) -> None:
         self._plan.make_own_room(sequence, blocks_for(sequence.read))

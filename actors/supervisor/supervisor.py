@@ -42,9 +42,7 @@ from .worker_status import PING_INTERVAL, WorkerStatus
 
 _VERDICT_SECONDS: Final = 0.05  # for the scheduler to say whether a request is to blame; it needs a turn
 _LOOK: Final = PING_INTERVAL / 2  # seconds between two looks at the worker
-_SECOND_LOOK: Final = (
-    0.1  # the same when its step hangs: several turns of the loop. One that is silent gets another ping
-)
+_SECOND_LOOK: Final = 0.1  # the same once its step hangs: several turns of the loop
 _LOG: Final = logging.getLogger("triolet.supervisor")
 _DECODER: Final = msgspec.msgpack.Decoder[FromWorker](FromWorker)
 
@@ -184,9 +182,9 @@ class Supervisor:
         async def watch() -> None:
             nonlocal why
             before: bool | None = None
-            while (
-                True
-            ):  # twice in a row for the same: after a pause of this process, what the worker said is read first
+            # Twice in a row for the same reason: after a pause of this process, what the worker said is read between.
+            # One that is silent gets another ping before the second look.
+            while True:
                 reason, hangs = self._status.must_be_killed(trio.current_time()), self._status.hangs
                 if reason is not None and before is hangs:
                     break
