@@ -1,12 +1,14 @@
 """How long one key's requests wait for their first token while another key floods the server.
 
-    python -m triolet.loadtest.tenants [--rounds 3] [--requests 40] [--serve COMMAND …]
+    python -m triolet.loadtest.tenants [--rounds 3] [--requests 40] [--apart] [--serve COMMAND …]
 
 B sends one short request after another, with a pause between two. Each round has three phases, in an order that turns:
 `solo`; beside 64 clients of A that ask one question after the other (`streams`); beside 64 clients of A whose prompts
 have 2,000 tokens, no two alike (`prompts`). The flood comes from a process of its own, so that its work does not delay
 B's clock. Standard output gets one JSON object: B's times to the first token in every
 phase, their quantiles, what the server computed for A meanwhile, and how busy others kept the machine before.
+
+With `--apart` A floods a second server on the same cores: what the cores alone cost B, when nothing else is shared.
 """
 
 import argparse
@@ -17,6 +19,7 @@ import statistics
 import sys
 import tempfile
 from collections.abc import Sequence
+from contextlib import ExitStack
 from math import ceil
 from time import perf_counter
 from typing import Any, Final
@@ -72,10 +75,10 @@ async def flood(port: int, length: int, load: Flood) -> None:
 
 
 class Tenants:
-    """B's client of the server at this port, and the floods beside it."""
+    """B's client of the server at this port, and the floods of the one at `flooded`, which may be the same."""
 
-    def __init__(self, port: int, load: Flood) -> None:
-        self._port = port
+    def __init__(self, port: int, flooded: int, load: Flood) -> None:
+        self._flooded = flooded
         self._client = HttpClient(read_url(f"http://127.0.0.1:{port}", ""))
         self._load = load
 
@@ -83,7 +86,7 @@ class Tenants:
         """B's requests, beside a flood of prompts of this length; 0: alone."""
         if not prompt:
             return await self._measure()
-        command = [sys.executable, "-m", "triolet.loadtest.tenants", "--flood", str(self._port), str(prompt)]
+        command = [sys.executable, "-m", "triolet.loadtest.tenants", "--flood", str(self._flooded), str(prompt)]
         with launched(command) as process:
             await trio.sleep(self._load.warm_seconds)
             measured = await self._measure()
@@ -145,8 +148,8 @@ def figures(rounds: Sequence[dict[str, TenantPhase]]) -> dict[str, Any]:
     return found
 
 
-async def run(port: int, load: Flood, rounds: int) -> list[dict[str, TenantPhase]]:
-    tenants, lengths = Tenants(port, load), {"solo": 0, **FLOODS}
+async def run(tenants: Tenants, rounds: int) -> list[dict[str, TenantPhase]]:
+    lengths = {"solo": 0, **FLOODS}
     for length in lengths.values():
         await tenants.phase(length)  # warm
     found: list[dict[str, TenantPhase]] = []
@@ -162,6 +165,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="One key's time to the first token while another key floods.")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--requests", type=int, default=Flood().requests)
+    parser.add_argument("--apart", action="store_true", help="A floods a server of its own")
     parser.add_argument("--serve", nargs="+", default=[TRIOLET, "serve"])
     parser.add_argument("--flood", nargs=2, type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -172,10 +176,12 @@ def main() -> None:
         keys.write(f"{FLOODER}\n{OTHER}\n")
         keys.flush()
         command = [*options.serve, "--port", "0", "--api-key", f"@{keys.name}"]
-        with serving(command, errors) as server:
-            rounds = trio.run(run, server.port, load, options.rounds)
+        with ExitStack() as servers:
+            ports = [servers.enter_context(serving(command, errors)).port for _ in range(1 + options.apart)]
+            rounds = trio.run(run, Tenants(ports[0], ports[-1], load), options.rounds)
     result = {
         "command": " ".join(options.serve),
+        "servers": len(ports),
         "load": {name: getattr(load, name) for name in Flood.__struct_fields__},
         "machine": {name: getattr(machine(), name) for name in machine().__struct_fields__},
         "versions": versions("numba", "llvmlite"),
