@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 import click
 import msgspec
 
-from ..loadtest.compare.cases import CASES, DEFAULT_VARIANTS, ONE, Case
+from ..loadtest.compare.cases import CASES, DEFAULT_VARIANTS, ONE, USUAL, Case
 from ..models.host import usable_cores
 from ..protocol.settings import EngineSettings
 from .names import with_local_model
@@ -79,7 +79,7 @@ class _OneModel(click.Command):
 @click.option("--peer", "others", multiple=True, callback=_parsed_peers, help="NAME=COMMAND. May be repeated.")
 @click.option("--variant", "variants", multiple=True, default=DEFAULT_VARIANTS, show_default=True,
               help="NAME=OPTIONS: ours, with options of `triolet serve`. May be repeated.")  # fmt: skip
-@click.option("--case", "chosen", multiple=True, type=click.Choice(list(CASES)), default=list(CASES),
+@click.option("--case", "chosen", multiple=True, type=click.Choice(list(CASES)), default=USUAL,
               show_default=True, help="What to measure. May be repeated.")  # fmt: skip
 @click.option("--rounds", type=click.IntRange(min=1), default=5, show_default=True, help="Turns of every engine.")
 @click.option("--repeats", type=click.IntRange(min=1), help="Of every case in a turn.  [default: each case's own]")

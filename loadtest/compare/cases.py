@@ -47,8 +47,22 @@ CASES: Final = {
             name="batch_16_context_1024", title="sixteen at 1,024 tokens of context, decode", prompt_tokens=1024,
             output_tokens=96, batch=16, repeats=1, figure="full_batch_tok_s",
         ),
+        Case(
+            name="prefill_8192", title="prefill of 8,192", prompt_tokens=8192, output_tokens=1, batch=1, repeats=1,
+            figure="prefill_tok_s",
+        ),
+        Case(
+            name="decode_1_context_8192", title="decode, one sequence after 8,192", prompt_tokens=8192,
+            output_tokens=65, batch=1, repeats=1, figure="full_batch_tok_s",
+        ),
+        Case(
+            name="batch_16_context_8192", title="sixteen at 8,192 tokens of context, decode", prompt_tokens=8192,
+            output_tokens=96, batch=16, repeats=1, figure="full_batch_tok_s",
+        ),
     )
 }  # fmt: skip
+LONG: Final = 8192  # tokens of a prompt; such cases take minutes, and are measured on request
+USUAL: Final = tuple(name for name, case in CASES.items() if case.prompt_tokens < LONG)
 
 
 class ImpossibleTimes(ValueError):
