@@ -20,7 +20,8 @@ from ..kernels.simd.functions import Values, loop, written_kernel
 from ..kernels.simd.lanes import LANES, VECTOR_BYTES, VI, at, i32, int64, load, scaled, store
 from ..kernels.simd.target import has, wide_registers
 from ..kernels.threads.pool import WorkerPool
-from ..kernels.threads.waiting import NONE_YET, finish_job, wait_for_job
+from ..kernels.threads.shares import NOTHING, Crew, end_job, stage_before, take
+from ..kernels.threads.waiting import NO_JOB, wait_for_job
 
 UnitFormat = Literal["int8", "bfloat16", "float32"]
 UNIT_FORMATS: Final[tuple[UnitFormat, ...]] = ("int8", "bfloat16", "float32")
@@ -66,13 +67,20 @@ _products = written_kernel("dot_speed", "ii", _write)
 
 
 @compiled
-def multiply(tag: Tag, thread: int, threads: int, state: int, address: int, turns: int) -> None:
+def multiply(tag: Tag, crew: Crew, address: int, turns: int) -> None:
     """A worker's body: every job is so many turns, on operands of its own."""
-    done = int(NONE_YET)
-    while wait_for_job(state, done):
-        done += 1
-        _products(tag, address + thread * _THREAD_BYTES, turns)
-        finish_job(state, threads, done)
+    job, part = int(NO_JOB), int(NOTHING)
+    while True:
+        job = wait_for_job(crew.state, job)
+        if job < 0:
+            return
+        stage = stage_before(job, 0) + 1
+        while True:
+            part = take(crew, stage, crew.threads, part)
+            if part < 0:
+                break
+            _products(tag, address + part * _THREAD_BYTES, turns)
+        end_job(crew, job, stage, 0)
 
 
 class Multiplier:
@@ -85,8 +93,8 @@ class Multiplier:
         self.operations = 2 * threads * turns * SIDE**2 * LANES * dot.K_PER_STEP[weight_format]
         tag, address = TAGS[weight_format], self.values.ctypes.data
 
-        def body(thread: int, threads: int, state: int) -> None:
-            multiply(tag, thread, threads, state, address, turns)
+        def body(crew: Crew) -> None:
+            multiply(tag, crew, address, turns)
 
         self._pool = WorkerPool(threads, body)
         self.run, self.close = self._pool.run, self._pool.close

@@ -92,7 +92,7 @@ def _take_all(layers: ByteArray, idle_seconds: Callable[[], float]) -> None:
     """While steps run only 4 MB a second, so that all are taken some day: until then they count as free memory.
 
     Without a break, even at a low priority, it would cost prefill and decode up to a quarter of their speed: a kernel
-    thread that loses its core for a while holds up the others at the next barrier.
+    thread that loses its core for a while leaves its share of a stage unfinished, and the others wait for it.
     """
     size = layers.shape[1]
     for start in range(0, size, _HUGE):

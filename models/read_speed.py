@@ -22,7 +22,8 @@ from ..kernels.simd.arithmetic import reduce_integer_sum
 from ..kernels.simd.functions import Values, inline, loop
 from ..kernels.simd.lanes import VECTOR_BYTES, VI, at, constant, i32, i64, load, prefetch, scaled
 from ..kernels.threads.pool import WorkerPool
-from ..kernels.threads.waiting import NONE_YET, finish_job, wait_for_job
+from ..kernels.threads.shares import NOTHING, Crew, end_job, stage_before, take
+from ..kernels.threads.waiting import NO_JOB, wait_for_job
 
 ByteArray = npt.NDArray[np.uint8]
 Int64Array = npt.NDArray[np.int64]
@@ -50,16 +51,22 @@ _sum = inline(2, _emit_sum, result=True)
 
 
 @compiled
-def read_in_order(
-    thread: int, threads: int, state: int, address: int, steps: int, passes: int, sums: Int64Array
-) -> None:
+def read_in_order(crew: Crew, address: int, steps: int, passes: int, sums: Int64Array) -> None:
     """A worker's body: per job, sum its part of the values. Loops of numba's own would gather them by index."""
-    done, first, last = int(NONE_YET), steps * thread // threads, steps * (thread + 1) // threads
-    while wait_for_job(state, done):
-        done += 1
-        for _ in range(passes):
-            sums[8 * thread] += _sum(address + first * AT_ONCE, last - first)
-        finish_job(state, threads, done)
+    job, part, threads = int(NO_JOB), int(NOTHING), crew.threads
+    while True:
+        job = wait_for_job(crew.state, job)
+        if job < 0:
+            return
+        stage = stage_before(job, 0) + 1
+        while True:
+            part = take(crew, stage, threads, part)
+            if part < 0:
+                break
+            first, last = steps * part // threads, steps * (part + 1) // threads
+            for _ in range(passes):
+                sums[8 * part] += _sum(address + first * AT_ONCE, last - first)
+        end_job(crew, job, stage, 0)
 
 
 class Reader:
@@ -73,9 +80,7 @@ class Reader:
 
     def _pool(self, part: ByteArray, threads: int, passes: int) -> WorkerPool:
         address, steps, sums = part.ctypes.data, part.size // AT_ONCE, self.sums
-        return WorkerPool(
-            threads, lambda thread, count, state: read_in_order(thread, count, state, address, steps, passes, sums)
-        )
+        return WorkerPool(threads, lambda crew: read_in_order(crew, address, steps, passes, sums))
 
     def seconds(self) -> float:
         """Per part, the mean over all."""

@@ -14,7 +14,8 @@ from ..paged_attention.query import store_query
 from ..paged_attention.softmax import DESCRIPTOR_BYTES, NO_SINK
 from ..rope.cpu import rope_head
 from ..simd.formats import CacheTag
-from ..threads.atomics import atomic_add, peek, poke
+from ..threads.atomics import peek, poke
+from ..threads.shares import MOST_SHARES, NOTHING, Crew, shares_of, take
 from .shape import (
     CHUNK,
     FIRST_ROW,
@@ -39,9 +40,24 @@ DESCRIPTORS = 256  # bytes for descriptors at the start of a thread's scratch
 
 @inner
 def rotation_stage(
-    cache_tag: CacheTag, thread: int, threads: int, layer: int, shape: Shape, memory: Memory, staged: Staged
-) -> None:
+    cache_tag: CacheTag, crew: Crew, stage: int, layer: int, shape: Shape, memory: Memory, staged: Staged
+) -> int:
     """One unit of work is one token and one kv head: its group of queries, its key, its value."""
+    stage += 1
+    units = staged.job[TOKENS] * shape.kv_heads
+    shares, share = shares_of(units, crew.threads), int(NOTHING)
+    while True:
+        share = take(crew, stage, shares, share)
+        if share < 0:
+            return stage
+        first, last = units * share // shares, units * (share + 1) // shares
+        _rotate(cache_tag, crew.thread, layer, first, last, shape, memory, staged)
+
+
+@inlined
+def _rotate(
+    cache_tag: CacheTag, thread: int, layer: int, first: int, last: int, shape: Shape, memory: Memory, staged: Staged
+) -> None:
     group = shape.heads // shape.kv_heads
     head_bytes = shape.head_padded * 4
     cache = memory.cache + layer * shape.num_blocks * shape.kv_heads * shape.region_bytes
@@ -49,8 +65,7 @@ def rotation_stage(
     query_factor, one = np.float32(shape.query_factor), np.float32(1)
     weights = memory.weights[layer]
     bias = weights[QKV_BIAS]
-    units = staged.job[TOKENS] * shape.kv_heads
-    for unit in range(units * thread // threads, units * (thread + 1) // threads):
+    for unit in range(first, last):
         token, kv_head = unit // shape.kv_heads, unit % shape.kv_heads
         row = memory.qkv + token * shape.qkv_padded * 4
         turn = staged.positions[token] * head_bytes
@@ -111,67 +126,81 @@ def _finish_head(
 
 @inner
 def attention_stage(
-    cache_tag: CacheTag, thread: int, threads: int, layer: int, out: int, shape: Shape, memory: Memory, staged: Staged
-) -> None:
+    cache_tag: CacheTag, crew: Crew, stage: int, layer: int, out: int, shape: Shape, memory: Memory, staged: Staged
+) -> int:
     """The result goes to `out`, [tokens][heads][head_padded] float32.
 
-    Tasks are uneven (a late tile of a long chunk sees more blocks), so threads take them from a counter.
-
-    During the last block of a task a thread prefetches the first block of its next one, so it takes its next task
-    before it begins one. Near the end this could leave another thread without work; there it only guesses the next.
+    Tasks are uneven, as a late tile of a long chunk sees more blocks: nearly always a share is one task.
     """
+    stage += 1
+    tasks = staged.job[TASKS]
+    shares, share = min(tasks, MOST_SHARES), int(NOTHING)
+    while True:
+        share = take(crew, stage, shares, share)
+        if share < 0:
+            return stage
+        for task in range(tasks * share // shares, tasks * (share + 1) // shares):
+            _attend(cache_tag, crew.thread, layer, out, task, tasks, shape, memory, staged)
+
+
+@inlined
+def _attend(
+    cache_tag: CacheTag,
+    thread: int,
+    layer: int,
+    out: int,
+    task: int,
+    tasks: int,
+    shape: Shape,
+    memory: Memory,
+    staged: Staged,
+) -> None:
+    """One task. During its last block it prefetches the first of the following task, which is likely the thread's."""
     group = shape.heads // shape.kv_heads
     block_stride = shape.kv_heads * shape.region_bytes
     cache = memory.cache + layer * shape.num_blocks * block_stride
     scratch = memory.scratch + thread * shape.scratch_stride
-    counter = memory.counters + layer * 64
-    tasks = staged.job[TASKS]
     window, sinks = memory.weights[layer, WINDOW], memory.weights[layer, SINKS]
-    task = atomic_add(counter, 1)
-    while task < tasks:
-        taken = task + 2 * threads < tasks
-        following = atomic_add(counter, 1) if taken else task + threads
-        chunk, kv_head = staged.tasks[task, CHUNK], staged.tasks[task, KV_HEAD]
-        first_row, rows = staged.tasks[task, FIRST_ROW], staged.tasks[task, ROWS]
-        start = staged.starts[chunk]
-        for index in range(rows):
-            token = start + (first_row + index) // group
-            head = kv_head * group + (first_row + index) % group
-            position = staged.positions[token]
-            descriptor = scratch + index * DESCRIPTOR_BYTES
-            poke(descriptor, out + (token * shape.heads + head) * shape.head_padded * 4)
-            poke(descriptor + 8, max(0, position - window + 1))
-            poke(descriptor + 16, position)
-            poke(descriptor + 24, NO_SINK if sinks == 0 else peek(sinks + head * 8))
-        oldest = _oldest_block(task, window, shape, staged)
-        newest = staged.positions[start + (first_row + rows - 1) // group]
-        ahead = following if following < tasks else task
-        ahead_chunk, ahead_head = staged.tasks[ahead, CHUNK], staged.tasks[ahead, KV_HEAD]
-        ahead_oldest = _oldest_block(ahead, window, shape, staged)
-        ahead_block = staged.tables[ahead_chunk, ahead_oldest]
-        ahead_row = staged.tasks[ahead, FIRST_ROW] + staged.tasks[ahead, ROWS] - 1
-        ahead_newest = staged.positions[staged.starts[ahead_chunk] + ahead_row // group]
-        ahead_seen = ahead_newest + 1 - ahead_oldest * BLOCK_TOKENS
-        queries = memory.queries + ((kv_head * shape.max_tokens + start) * group + first_row) * shape.query_bytes
-        attend(
-            cache_tag,
-            rows,
-            queries,
-            shape.query_bytes,
-            scratch,
-            staged.tables[chunk].ctypes.data,
-            oldest,
-            newest // BLOCK_TOKENS + 1 - oldest,
-            newest + 1,
-            cache + kv_head * shape.region_bytes,
-            block_stride,
-            cache + ahead_block * block_stride + ahead_head * shape.region_bytes,
-            ahead_seen,
-            scratch + DESCRIPTORS,
-            shape.head_padded,
-            np.float32(shape.score_cap),
-        )
-        task = following if taken else atomic_add(counter, 1)
+    chunk, kv_head = staged.tasks[task, CHUNK], staged.tasks[task, KV_HEAD]
+    first_row, rows = staged.tasks[task, FIRST_ROW], staged.tasks[task, ROWS]
+    start = staged.starts[chunk]
+    for index in range(rows):
+        token = start + (first_row + index) // group
+        head = kv_head * group + (first_row + index) % group
+        position = staged.positions[token]
+        descriptor = scratch + index * DESCRIPTOR_BYTES
+        poke(descriptor, out + (token * shape.heads + head) * shape.head_padded * 4)
+        poke(descriptor + 8, max(0, position - window + 1))
+        poke(descriptor + 16, position)
+        poke(descriptor + 24, NO_SINK if sinks == 0 else peek(sinks + head * 8))
+    oldest = _oldest_block(task, window, shape, staged)
+    newest = staged.positions[start + (first_row + rows - 1) // group]
+    ahead = task + 1 if task + 1 < tasks else task
+    ahead_chunk, ahead_head = staged.tasks[ahead, CHUNK], staged.tasks[ahead, KV_HEAD]
+    ahead_oldest = _oldest_block(ahead, window, shape, staged)
+    ahead_block = staged.tables[ahead_chunk, ahead_oldest]
+    ahead_row = staged.tasks[ahead, FIRST_ROW] + staged.tasks[ahead, ROWS] - 1
+    ahead_newest = staged.positions[staged.starts[ahead_chunk] + ahead_row // group]
+    ahead_seen = ahead_newest + 1 - ahead_oldest * BLOCK_TOKENS
+    queries = memory.queries + ((kv_head * shape.max_tokens + start) * group + first_row) * shape.query_bytes
+    attend(
+        cache_tag,
+        rows,
+        queries,
+        shape.query_bytes,
+        scratch,
+        staged.tables[chunk].ctypes.data,
+        oldest,
+        newest // BLOCK_TOKENS + 1 - oldest,
+        newest + 1,
+        cache + kv_head * shape.region_bytes,
+        block_stride,
+        cache + ahead_block * block_stride + ahead_head * shape.region_bytes,
+        ahead_seen,
+        scratch + DESCRIPTORS,
+        shape.head_padded,
+        np.float32(shape.score_cap),
+    )
 
 
 @inlined

@@ -7,10 +7,10 @@
 Families that have more (norms or biases behind the blocks) or less (no norm before them) say so in the weight table.
 Where attention and MLP stand side by side, the gate and up projection comes before attention, from the same input.
 
-Spin barriers separate the stages. Within a stage a thread owns a range of rows (norms, rotation) or of channel panels
-(projections), or takes tasks from a counter (attention). One thread computes each output value in a fixed order, so the
-result does not depend on the number of threads. If there is a single row, every thread normalises and quantises it into
-its own copy: cheaper than one more barrier.
+Each is a stage, cut into shares (threads/shares.py): ranges of rows (norms, rotation) or of channel panels
+(projections), or tasks (attention). One thread computes each output value in a fixed order, so the result does not
+depend on who computes it. If there is a single row, every thread normalises and quantises it into its own copy: cheaper
+than one more stage. Copies have memory of their own, as a late thread may write one while others are in the next job.
 
 A model without experts and a server without adapters pass None for them. numba then leaves their code out of the
 function: to compile it takes a third of the time. A model either has latent attention or a cache's tag.
@@ -26,8 +26,8 @@ from ..embedding.cpu import embedding_row
 from ..experts.shape import ExpertMemory
 from ..gemm.tile import PANEL
 from ..simd.formats import CacheTag, Tag
-from ..threads.atomics import atomic_set
-from ..threads.waiting import NONE_YET, barrier, finish_job, wait_for_job
+from ..threads.shares import NOTHING, Crew, end_job, shares_of, stage_before, take
+from ..threads.waiting import NO_JOB, wait_for_job
 from .attention import attention_stage, rotation_stage
 from .entering import add_branch, enter, normalised_row
 from .experts import expert_layer
@@ -58,10 +58,8 @@ def _step(
     tag: Tag,
     adapter_tag: Tag | None,
     cache_tag: CacheTag | None,
-    thread: int,
-    threads: int,
-    state: int,
-    generation: int,
+    crew: Crew,
+    stage: int,
     shape: Shape,
     memory: Memory,
     experts: ExpertMemory | None,
@@ -74,29 +72,14 @@ def _step(
     qkv, out, gate_up, down, new = int(QKV), int(OUT), int(GATE_UP), int(DOWN), int(NEW)
     out_bias, down_bias = int(OUT_BIAS), int(DOWN_BIAS)
     hidden_bytes = shape.hidden_padded * 4
-    for row in range(tokens * thread // threads, tokens * (thread + 1) // threads):
-        embedding_row(
-            tag,
-            memory.embedding,
-            staged.tokens[row],
-            shape.hidden,
-            shape.embedding_kind,
-            memory.hidden + row * hidden_bytes,
-            np.float32(shape.embedding_factor),
-        )
-    if thread == 0:
-        for layer in range(shape.layers):
-            atomic_set(memory.counters + layer * 64, 0)
-    generation = barrier(state, threads, generation)
+    stage = _embed(tag, crew, stage, tokens, shape, memory, staged)
     for layer in range(shape.layers):
-        generation = enter(tag, thread, threads, state, generation, layer, qkv, tokens, shape, memory)
-        generation = project_layer(
+        stage = enter(tag, crew, stage, layer, qkv, tokens, shape, memory)
+        stage = project_layer(
             tag,
             adapter_tag,
-            thread,
-            threads,
-            state,
-            generation,
+            crew,
+            stage,
             layer,
             qkv,
             shape,
@@ -109,13 +92,11 @@ def _step(
             new,
         )
         if shape.parallel != 0:
-            generation = project_layer(
+            stage = project_layer(
                 tag,
                 adapter_tag,
-                thread,
-                threads,
-                state,
-                generation,
+                crew,
+                stage,
                 layer,
                 gate_up,
                 shape,
@@ -128,21 +109,17 @@ def _step(
                 new,
             )
         if cache_tag is not None:
-            rotation_stage(cache_tag, thread, threads, layer, shape, memory, staged)
-            generation = barrier(state, threads, generation)
-            attention_stage(cache_tag, thread, threads, layer, memory.attention, shape, memory, staged)
-            generation = barrier(state, threads, generation)
+            stage = rotation_stage(cache_tag, crew, stage, layer, shape, memory, staged)
+            stage = attention_stage(cache_tag, crew, stage, layer, memory.attention, shape, memory, staged)
         if latent is not None:
-            generation = latent_attention(tag, thread, threads, state, generation, layer, shape, memory, latent, staged)
-        generation = enter(tag, thread, threads, state, generation, layer, out, tokens, shape, memory)
+            stage = latent_attention(tag, crew, stage, layer, shape, memory, latent, staged)
+        stage = enter(tag, crew, stage, layer, out, tokens, shape, memory)
         branch = weights[layer, out_bias] != 0
-        generation = project_layer(
+        stage = project_layer(
             tag,
             adapter_tag,
-            thread,
-            threads,
-            state,
-            generation,
+            crew,
+            stage,
             layer,
             out,
             shape,
@@ -155,22 +132,18 @@ def _step(
             0 if branch else 1,
         )
         if branch:
-            generation = add_branch(tag, thread, threads, state, generation, layer, out_bias, tokens, shape, memory)
+            stage = add_branch(tag, crew, stage, layer, out_bias, tokens, shape, memory)
         if experts is not None and experts.routers[layer] != 0:
-            scratch = memory.scratch + thread * shape.scratch_stride
-            generation = expert_layer(
-                tag, thread, threads, state, generation, layer, scratch, shape, memory, experts, staged
-            )
+            scratch = memory.scratch + crew.thread * shape.scratch_stride
+            stage = expert_layer(tag, crew, stage, layer, scratch, shape, memory, experts, staged)
             continue
         if shape.parallel == 0:
-            generation = enter(tag, thread, threads, state, generation, layer, gate_up, tokens, shape, memory)
-            generation = project_layer(
+            stage = enter(tag, crew, stage, layer, gate_up, tokens, shape, memory)
+            stage = project_layer(
                 tag,
                 adapter_tag,
-                thread,
-                threads,
-                state,
-                generation,
+                crew,
+                stage,
                 layer,
                 gate_up,
                 shape,
@@ -182,15 +155,13 @@ def _step(
                 memory.gate_up,
                 new,
             )
-        generation = enter(tag, thread, threads, state, generation, layer, down, tokens, shape, memory)
+        stage = enter(tag, crew, stage, layer, down, tokens, shape, memory)
         branch = weights[layer, down_bias] != 0
-        generation = project_layer(
+        stage = project_layer(
             tag,
             adapter_tag,
-            thread,
-            threads,
-            state,
-            generation,
+            crew,
+            stage,
             layer,
             down,
             shape,
@@ -203,31 +174,40 @@ def _step(
             0 if branch else 1,
         )
         if branch:
-            generation = add_branch(tag, thread, threads, state, generation, layer, down_bias, tokens, shape, memory)
-    return _logits(tag, thread, threads, state, generation, shape, memory, staged)
+            stage = add_branch(tag, crew, stage, layer, down_bias, tokens, shape, memory)
+    return _logits(tag, crew, stage, shape, memory, staged)
 
 
 @inlined
-def _logits(
-    tag: Tag, thread: int, threads: int, state: int, generation: int, shape: Shape, memory: Memory, staged: Staged
-) -> int:
+def _embed(tag: Tag, crew: Crew, stage: int, tokens: int, shape: Shape, memory: Memory, staged: Staged) -> int:
+    stage += 1
+    shares, share = shares_of(tokens, crew.threads), int(NOTHING)
+    while True:
+        share = take(crew, stage, shares, share)
+        if share < 0:
+            return stage
+        for row in range(tokens * share // shares, tokens * (share + 1) // shares):
+            embedding_row(
+                tag,
+                memory.embedding,
+                staged.tokens[row],
+                shape.hidden,
+                shape.embedding_kind,
+                memory.hidden + row * shape.hidden_padded * 4,
+                np.float32(shape.embedding_factor),
+            )
+
+
+@inlined
+def _logits(tag: Tag, crew: Crew, stage: int, shape: Shape, memory: Memory, staged: Staged) -> int:
     rows = staged.job[LOGIT_ROWS]
     if rows == 0:
-        return generation
-    scratch = memory.scratch + thread * shape.scratch_stride
-    copy = thread if rows == 1 else 0
-    first, last = rows * thread // threads, rows * (thread + 1) // threads
-    if rows == 1:
-        first, last = 0, 1
-    for row in range(first, last):
-        to = memory.activations + (row + copy) * shape.activation_stride
-        hidden_row = int(np.int64(staged.logit_rows[row]))
-        normalised_row(tag, shape.layers, int(FINAL_NORM), hidden_row, to, scratch, shape, memory)
-    generation = barrier(state, threads, generation)
-    project(
+        return stage
+    stage = _final_norm(tag, crew, stage, rows, shape, memory, staged)
+    stage = project(
         tag,
-        thread,
-        threads,
+        crew,
+        stage,
         shape,
         memory,
         rows,
@@ -239,13 +219,43 @@ def _logits(
         memory.logits,
         int(NEW),
     )
-    if shape.logit_cap != 0:
-        panels = shape.vocab_padded // PANEL
-        begin, end = panels * thread // threads * PANEL, panels * (thread + 1) // threads * PANEL  # what it projected
+    return stage if shape.logit_cap == 0 else _cap_logits(tag, crew, stage, rows, shape, memory)
+
+
+@inlined
+def _final_norm(tag: Tag, crew: Crew, stage: int, rows: int, shape: Shape, memory: Memory, staged: Staged) -> int:
+    """The rows whose logits are wanted, as input of the LM head; of a single row every thread writes its own copy."""
+    scratch = memory.scratch + crew.thread * shape.scratch_stride
+    if rows == 1:
+        copy = memory.activations + crew.thread * shape.activation_stride
+        row = int(np.int64(staged.logit_rows[0]))
+        normalised_row(tag, shape.layers, int(FINAL_NORM), row, copy, scratch, shape, memory)
+        return stage
+    stage += 1
+    shares, share = shares_of(rows, crew.threads), int(NOTHING)
+    while True:
+        share = take(crew, stage, shares, share)
+        if share < 0:
+            return stage
+        for index in range(rows * share // shares, rows * (share + 1) // shares):
+            to = memory.activations + (crew.threads + index) * shape.activation_stride
+            row = int(np.int64(staged.logit_rows[index]))
+            normalised_row(tag, shape.layers, int(FINAL_NORM), row, to, scratch, shape, memory)
+
+
+@inlined
+def _cap_logits(tag: Tag, crew: Crew, stage: int, rows: int, shape: Shape, memory: Memory) -> int:
+    stage += 1
+    panels = shape.vocab_padded // PANEL
+    shares, share = shares_of(panels, crew.threads), int(NOTHING)
+    while True:
+        share = take(crew, stage, shares, share)
+        if share < 0:
+            return stage
+        begin, end = panels * share // shares * PANEL, panels * (share + 1) // shares * PANEL
         for row in range(rows):
             start = memory.logits + (row * shape.vocab_padded + begin) * 4
             cap_row(tag, start, end - begin, np.float32(shape.logit_cap))
-    return generation
 
 
 @compiled
@@ -253,20 +263,19 @@ def work(
     tag: Tag,
     adapter_tag: Tag | None,
     cache_tag: CacheTag | None,
-    thread: int,
-    threads: int,
-    state: int,
+    crew: Crew,
     shape: Shape,
     memory: Memory,
     experts: ExpertMemory | None,
     latent: Latent | None,
     staged: Staged,
 ) -> None:
-    """The loop of a worker thread: wait for a job, run the step with the others, report; until the pool closes."""
-    done, generation = int(NONE_YET), int(NONE_YET)
-    while wait_for_job(state, done):
-        done += 1
-        generation = _step(
-            tag, adapter_tag, cache_tag, thread, threads, state, generation, shape, memory, experts, latent, staged
-        )
-        finish_job(state, threads, done)
+    """The loop of a worker thread: wait for a job, run the step with the others, until the pool closes."""
+    job = int(NO_JOB)
+    while True:
+        job = wait_for_job(crew.state, job)
+        if job < 0:
+            return
+        stage = stage_before(job, shape.layers)
+        stage = _step(tag, adapter_tag, cache_tag, crew, stage, shape, memory, experts, latent, staged)
+        end_job(crew, job, stage, shape.layers)

@@ -12,7 +12,7 @@ from ..compile_cache import inlined, inner
 from ..quantise.cpu import plain_row
 from ..rms_norm.cpu import add_norm_row, norm_row
 from ..simd.formats import Tag
-from ..threads.waiting import barrier
+from ..threads.shares import NOTHING, Crew, shares_of, take
 from .shape import DOWN, GATE_UP, GATE_UP_BIAS, INPUT_NORM, MLP_NORM, OUT, Memory, Shape
 
 
@@ -51,48 +51,38 @@ def normalised_row(
 
 
 @inner
-def enter(
-    tag: Tag,
-    thread: int,
-    threads: int,
-    state: int,
-    generation: int,
-    layer: int,
-    matrix: int,
-    tokens: int,
-    shape: Shape,
-    memory: Memory,
-) -> int:
-    """All rows of a projection's input, up to the barrier behind them; of a single row every thread has its copy."""
-    scratch = memory.scratch + thread * shape.scratch_stride
+def enter(tag: Tag, crew: Crew, stage: int, layer: int, matrix: int, tokens: int, shape: Shape, memory: Memory) -> int:
+    """All rows of a projection's input; of a single row every thread writes its own copy, which is no stage."""
+    scratch = memory.scratch + crew.thread * shape.scratch_stride
     if tokens == 1:
-        copy = memory.activations + thread * shape.activation_stride
+        copy = memory.activations + crew.thread * shape.activation_stride
         entering_row(tag, layer, matrix, tokens - 1, copy, scratch, shape, memory)  # not the literal 0: see cpu.py
-        return generation
-    for row in range(tokens * thread // threads, tokens * (thread + 1) // threads):
-        to = memory.activations + row * shape.activation_stride
-        entering_row(tag, layer, matrix, row, to, scratch, shape, memory)
-    return barrier(state, threads, generation)
+        return stage
+    stage += 1
+    shares, share = shares_of(tokens, crew.threads), int(NOTHING)
+    while True:
+        share = take(crew, stage, shares, share)
+        if share < 0:
+            return stage
+        for row in range(tokens * share // shares, tokens * (share + 1) // shares):
+            to = memory.activations + (crew.threads + row) * shape.activation_stride
+            entering_row(tag, layer, matrix, row, to, scratch, shape, memory)
 
 
 @inner
 def add_branch(
-    tag: Tag,
-    thread: int,
-    threads: int,
-    state: int,
-    generation: int,
-    layer: int,
-    column: int,
-    tokens: int,
-    shape: Shape,
-    memory: Memory,
+    tag: Tag, crew: Crew, stage: int, layer: int, column: int, tokens: int, shape: Shape, memory: Memory
 ) -> int:
-    """Add the branch, with its bias and through its norm, to the residual stream, up to the barrier behind it."""
+    """Add the branch, with its bias and through its norm, to the residual stream."""
+    stage += 1
     size = shape.hidden_padded
     bias, gain = memory.weights[layer, column], memory.weights[layer, column + 1]
     count, eps = np.float32(shape.hidden), np.float32(shape.eps)
-    for row in range(tokens * thread // threads, tokens * (thread + 1) // threads):
-        x, out = memory.branch + row * size * 4, memory.hidden + row * size * 4
-        add_norm_row(tag, x, bias, gain, size, out, shape.centred, count, eps)
-    return barrier(state, threads, generation)
+    shares, share = shares_of(tokens, crew.threads), int(NOTHING)
+    while True:
+        share = take(crew, stage, shares, share)
+        if share < 0:
+            return stage
+        for row in range(tokens * share // shares, tokens * (share + 1) // shares):
+            x, out = memory.branch + row * size * 4, memory.hidden + row * size * 4
+            add_norm_row(tag, x, bias, gain, size, out, shape.centred, count, eps)

@@ -1,19 +1,19 @@
 """The MLP of a layer with experts, as a part of the compiled step: norm, router, grouped GEMM; adds to the residual.
 
-If there is a single row, every thread normalises it into its own copy, and one thread routes it.
+If there is a single row, every thread normalises it into its own copy.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from ..compile_cache import inner
+from ..compile_cache import inlined, inner
 from ..experts.cpu import activation_stage, narrow_stage, wide_stage
 from ..experts.route import group_rows, route_row
 from ..experts.shape import ExpertMemory
-from ..gemm.cpu import gemm
+from ..gemm.shared import shared_gemm
 from ..simd.formats import Tag
-from ..threads.waiting import barrier
+from ..threads.shares import NOTHING, WHOLE, Crew, shares_of, take
 from .entering import normalised_row
 from .shape import MLP_NORM, NEW, NO_ADDRESS, TOKENS, Memory, Shape, Staged
 
@@ -21,10 +21,8 @@ from .shape import MLP_NORM, NEW, NO_ADDRESS, TOKENS, Memory, Shape, Staged
 @inner
 def expert_layer(
     tag: Tag,
-    thread: int,
-    threads: int,
-    state: int,
-    generation: int,
+    crew: Crew,
+    stage: int,
     layer: int,
     scratch: int,
     shape: Shape,
@@ -34,28 +32,18 @@ def expert_layer(
 ) -> int:
     """From the residual stream before the MLP to the one after it."""
     tokens = staged.job[TOKENS]
-    norm, new, no_scales = int(MLP_NORM), int(NEW), int(NO_ADDRESS)  # not literals: see cpu.py
-    single = tokens == 1
-    first, last = tokens * thread // threads, tokens * (thread + 1) // threads
-    copy = 0
-    if single:
-        first, last, copy = 0, 1, thread
+    new, no_scales = int(NEW), int(NO_ADDRESS)  # not literals: see cpu.py
+    first = crew.thread if tokens == 1 else crew.threads
     experts, router_tag, k = shape.experts, own.router_tag, shape.hidden_padded
-    for row in range(first, last):
-        to, router_to = memory.activations + (row + copy) * shape.activation_stride, own.inputs
-        router_to += (row + copy) * experts.router_stride
-        normalised_row(tag, layer, norm, row, to, scratch, shape, memory)
-        normalised_row(router_tag, layer, norm, row, router_to, scratch, shape, memory)
-    if not single:
-        generation = barrier(state, threads, generation)
-    gemm(
+    stage = _enter(tag, crew, stage, layer, scratch, tokens, shape, memory, own)
+    stage = shared_gemm(
         router_tag,
-        thread,
-        threads,
+        crew,
+        stage,
         new,
         tokens,
         k,
-        own.inputs + copy * experts.router_stride,
+        own.inputs + first * experts.router_stride,
         experts.router_stride,
         own.routers[layer],
         no_scales,
@@ -64,20 +52,65 @@ def expert_layer(
         int(np.int64(own.logits.ctypes.data)),
         experts.router_padded * 4,
     )
-    generation = barrier(state, threads, generation)
-    if single and thread != 0:
-        last = 0
-    for row in range(first, last):
-        route_row(thread, layer, row, experts, own)
-    if not single:
-        generation = barrier(state, threads, generation)
-    if thread == 0:
-        group_rows(experts, own, tokens)
-    generation = barrier(state, threads, generation)
-    inputs = memory.activations + copy * shape.activation_stride
-    wide_stage(tag, thread, threads, layer, inputs, experts, own)
-    generation = barrier(state, threads, generation)
-    activation_stage(tag, thread, threads, scratch, experts, own)
-    generation = barrier(state, threads, generation)
-    narrow_stage(tag, thread, threads, layer, memory.hidden, experts, own)
-    return barrier(state, threads, generation)
+    stage = _route(crew, stage, layer, tokens, shape, own)
+    inputs = memory.activations + first * shape.activation_stride
+    stage = wide_stage(tag, crew, stage, layer, inputs, experts, own)
+    stage = activation_stage(tag, crew, stage, scratch, experts, own)
+    return narrow_stage(tag, crew, stage, layer, memory.hidden, experts, own)
+
+
+@inlined
+def _enter(
+    tag: Tag,
+    crew: Crew,
+    stage: int,
+    layer: int,
+    scratch: int,
+    tokens: int,
+    shape: Shape,
+    memory: Memory,
+    own: ExpertMemory,
+) -> int:
+    """The rows as input of the experts and, in its own format, of the router."""
+    if tokens == 1:
+        _enter_row(tag, layer, tokens - 1, crew.thread, scratch, shape, memory, own)
+        return stage
+    stage += 1
+    shares, share = shares_of(tokens, crew.threads), int(NOTHING)
+    while True:
+        share = take(crew, stage, shares, share)
+        if share < 0:
+            return stage
+        for row in range(tokens * share // shares, tokens * (share + 1) // shares):
+            _enter_row(tag, layer, row, crew.threads + row, scratch, shape, memory, own)
+
+
+@inner
+def _enter_row(
+    tag: Tag, layer: int, row: int, place: int, scratch: int, shape: Shape, memory: Memory, own: ExpertMemory
+) -> None:
+    norm = int(MLP_NORM)
+    to, router_to = memory.activations + place * shape.activation_stride, own.inputs
+    router_to += place * shape.experts.router_stride
+    normalised_row(tag, layer, norm, row, to, scratch, shape, memory)
+    normalised_row(own.router_tag, layer, norm, row, router_to, scratch, shape, memory)
+
+
+@inlined
+def _route(crew: Crew, stage: int, layer: int, tokens: int, shape: Shape, own: ExpertMemory) -> int:
+    """Each row's experts, then the rows by expert, which one thread does."""
+    stage += 1
+    shares, share = shares_of(tokens, crew.threads), int(NOTHING)
+    while True:
+        share = take(crew, stage, shares, share)
+        if share < 0:
+            break
+        for row in range(tokens * share // shares, tokens * (share + 1) // shares):
+            route_row(crew.thread, layer, row, shape.experts, own)
+    stage += 1
+    whole = int(WHOLE)
+    while True:
+        share = take(crew, stage, whole, share)
+        if share < 0:
+            return stage
+        group_rows(shape.experts, own, tokens)

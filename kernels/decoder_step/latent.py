@@ -20,41 +20,37 @@ from ..quantise.cpu import plain_row
 from ..rms_norm.cpu import norm_row
 from ..rope.cpu import rope_head
 from ..simd.formats import CacheTag, Tag
-from ..threads.waiting import barrier
+from ..threads.shares import NOTHING, Crew, shares_of, take
 from .attention import attention_stage
 from .latent_shape import KEYS, NORM, QUERY, QUERY_NORM, VALUES, Latent
 from .projection import project
 from .shape import NEW, QUERY_ROTATION, ROTATION, TOKENS, Memory, Shape, Staged
 
-ALONE = 1  # threads of a product that one thread computes
+ALONE = 1  # parts of a product that is a share
 
 
 @inner
 def latent_attention(
     tag: Tag,
-    thread: int,
-    threads: int,
-    state: int,
-    generation: int,
+    crew: Crew,
+    stage: int,
     layer: int,
     shape: Shape,
     memory: Memory,
     latent: Latent,
     staged: Staged,
 ) -> int:
-    """From memory.qkv to memory.attention, up to the barrier behind it."""
+    """From memory.qkv to memory.attention."""
     tokens, head_bytes, cache_tag = staged.job[TOKENS], shape.head_padded * 4, latent.cache_tag
     queries, query_stride = memory.qkv + latent.query_offset * 4, shape.qkv_padded * 4
     if latent.query_rank != 0:
-        _query_inputs(tag, thread, threads, layer, tokens, shape, memory, latent)
-        if tokens > 1:
-            generation = barrier(state, threads, generation)
+        stage = _query_inputs(tag, crew, stage, layer, tokens, shape, memory, latent)
         weights, scales = latent.table[layer, QUERY], latent.table[layer, QUERY + 1]
         queries, query_stride = latent.heads, latent.queries_padded * 4
-        project(
+        stage = project(
             tag,
-            thread,
-            threads,
+            crew,
+            stage,
             shape,
             memory,
             tokens,
@@ -66,15 +62,15 @@ def latent_attention(
             queries,
             int(NEW),
         )
-        generation = barrier(state, threads, generation)
     stride = (latent.plain_padded + latent.rope_padded) * 4
-    head_inputs(tag, thread, threads, latent.plain_padded, queries, stride, query_stride, shape, memory, latent, staged)
-    generation = barrier(state, threads, generation)
+    stage = head_inputs(
+        tag, crew, stage, latent.plain_padded, queries, stride, query_stride, shape, memory, latent, staged
+    )
     keys, all_heads = int(KEYS), shape.heads * head_bytes
-    head_products(
+    stage = head_products(
         tag,
-        thread,
-        threads,
+        crew,
+        stage,
         latent.table[layer, keys],
         latent.table[layer, keys + 1],
         latent.plain_padded,
@@ -86,20 +82,16 @@ def latent_attention(
         latent,
         staged,
     )
-    generation = barrier(state, threads, generation)
-    _row_stage(cache_tag, thread, threads, layer, queries, query_stride, shape, memory, latent, staged)
-    generation = barrier(state, threads, generation)
-    attention_stage(cache_tag, thread, threads, layer, latent.mixed, shape, memory, staged)
-    generation = barrier(state, threads, generation)
-    head_inputs(
-        tag, thread, threads, latent.kv_padded, latent.mixed, head_bytes, all_heads, shape, memory, latent, staged
+    stage = _row_stage(cache_tag, crew, stage, layer, queries, query_stride, shape, memory, latent, staged)
+    stage = attention_stage(cache_tag, crew, stage, layer, latent.mixed, shape, memory, staged)
+    stage = head_inputs(
+        tag, crew, stage, latent.kv_padded, latent.mixed, head_bytes, all_heads, shape, memory, latent, staged
     )
-    generation = barrier(state, threads, generation)
     values, value_bytes = int(VALUES), latent.value_padded * 4
-    head_products(
+    return head_products(
         tag,
-        thread,
-        threads,
+        crew,
+        stage,
         latent.table[layer, values],
         latent.table[layer, values + 1],
         latent.kv_padded,
@@ -111,38 +103,49 @@ def latent_attention(
         latent,
         staged,
     )
-    return barrier(state, threads, generation)
 
 
 @inlined
 def _query_inputs(
-    tag: Tag, thread: int, threads: int, layer: int, tokens: int, shape: Shape, memory: Memory, latent: Latent
-) -> None:
+    tag: Tag, crew: Crew, stage: int, layer: int, tokens: int, shape: Shape, memory: Memory, latent: Latent
+) -> int:
     """The queries' latent vectors through their norm, as GEMM input; of a single row every thread has its copy."""
-    scratch = memory.scratch + thread * shape.scratch_stride
-    first, last, copy = tokens * thread // threads, tokens * (thread + 1) // threads, 0
     if tokens == 1:
-        first, last, copy = 0, 1, thread
-    for row in range(first, last):
-        norm_row(
-            tag,
-            memory.qkv + (row * shape.qkv_padded + latent.query_offset) * 4,
-            latent.table[layer, QUERY_NORM],
-            latent.zeros,
-            latent.query_padded,
-            memory.activations + (row + copy) * shape.activation_stride,
-            scratch,
-            0,
-            np.float32(latent.query_rank),
-            np.float32(latent.eps),
-        )
+        _query_input(tag, crew.thread, layer, tokens - 1, crew.thread, shape, memory, latent)
+        return stage
+    stage += 1
+    shares, share = shares_of(tokens, crew.threads), int(NOTHING)
+    while True:
+        share = take(crew, stage, shares, share)
+        if share < 0:
+            return stage
+        for row in range(tokens * share // shares, tokens * (share + 1) // shares):
+            _query_input(tag, crew.thread, layer, row, crew.threads + row, shape, memory, latent)
+
+
+@inner
+def _query_input(
+    tag: Tag, thread: int, layer: int, row: int, place: int, shape: Shape, memory: Memory, latent: Latent
+) -> None:
+    norm_row(
+        tag,
+        memory.qkv + (row * shape.qkv_padded + latent.query_offset) * 4,
+        latent.table[layer, QUERY_NORM],
+        latent.zeros,
+        latent.query_padded,
+        memory.activations + place * shape.activation_stride,
+        memory.scratch + thread * shape.scratch_stride,
+        0,
+        np.float32(latent.query_rank),
+        np.float32(latent.eps),
+    )
 
 
 @inner
 def head_inputs(
     tag: Tag,
-    thread: int,
-    threads: int,
+    crew: Crew,
+    stage: int,
     k: int,
     source: int,
     head_stride: int,
@@ -151,21 +154,27 @@ def head_inputs(
     memory: Memory,
     latent: Latent,
     staged: Staged,
-) -> None:
+) -> int:
     """The first k values of each head of each row as GEMM input. Strides are in bytes."""
-    scratch = memory.scratch + thread * shape.scratch_stride
+    stage += 1
+    scratch = memory.scratch + crew.thread * shape.scratch_stride
     units = staged.job[TOKENS] * shape.heads
-    for unit in range(units * thread // threads, units * (thread + 1) // threads):
-        row, head = unit // shape.heads, unit % shape.heads
-        x = source + row * row_stride + head * head_stride
-        plain_row(tag, x, k, latent.inputs + (head * latent.input_rows + row) * latent.input_stride, scratch)
+    shares, share = shares_of(units, crew.threads), int(NOTHING)
+    while True:
+        share = take(crew, stage, shares, share)
+        if share < 0:
+            return stage
+        for unit in range(units * share // shares, units * (share + 1) // shares):
+            row, head = unit // shape.heads, unit % shape.heads
+            x = source + row * row_stride + head * head_stride
+            plain_row(tag, x, k, latent.inputs + (head * latent.input_rows + row) * latent.input_stride, scratch)
 
 
 @inner
 def head_products(
     tag: Tag,
-    thread: int,
-    threads: int,
+    crew: Crew,
+    stage: int,
     weights: int,
     scales: int,
     k: int,
@@ -176,38 +185,45 @@ def head_products(
     shape: Shape,
     latent: Latent,
     staged: Staged,
-) -> None:
-    """Each head's input times its own matrix. The panels of all heads are one list: each thread has an equal part."""
+) -> int:
+    """Each head's input times its own matrix. The panels of all heads are one list, cut into equal shares."""
+    stage += 1
     panel_bytes, scale_bytes, _ = panel_layout(tag, k, shape.group_shift)
-    panels, none, alone = channels // PANEL, int(NEW), int(ALONE)
-    unit, last = shape.heads * panels * thread // threads, shape.heads * panels * (thread + 1) // threads
-    while unit < last:
-        head, panel = unit // panels, unit % panels
-        count = min(panels - panel, last - unit)
-        gemm(
-            tag,
-            none,
-            alone,
-            none,
-            staged.job[TOKENS],
-            k,
-            latent.inputs + head * latent.input_rows * latent.input_stride,
-            latent.input_stride,
-            weights + unit * panel_bytes,
-            scales + unit * scale_bytes,
-            shape.group_shift,
-            count * PANEL,
-            out + head * head_stride + panel * PANEL * 4,
-            row_stride,
-        )
-        unit += count
+    panels, first_part, alone = channels // PANEL, int(NEW), int(ALONE)
+    units = shape.heads * panels
+    shares, share = shares_of(units, crew.threads), int(NOTHING)
+    while True:
+        share = take(crew, stage, shares, share)
+        if share < 0:
+            return stage
+        unit, last = units * share // shares, units * (share + 1) // shares
+        while unit < last:
+            head, panel = unit // panels, unit % panels
+            count = min(panels - panel, last - unit)
+            gemm(
+                tag,
+                first_part,
+                alone,
+                first_part,
+                staged.job[TOKENS],
+                k,
+                latent.inputs + head * latent.input_rows * latent.input_stride,
+                latent.input_stride,
+                weights + unit * panel_bytes,
+                scales + unit * scale_bytes,
+                shape.group_shift,
+                count * PANEL,
+                out + head * head_stride + panel * PANEL * 4,
+                row_stride,
+            )
+            unit += count
 
 
 @inner
 def _row_stage(
     cache_tag: CacheTag,
-    thread: int,
-    threads: int,
+    crew: Crew,
+    stage: int,
     layer: int,
     queries: int,
     query_stride: int,
@@ -215,16 +231,40 @@ def _row_stage(
     memory: Memory,
     latent: Latent,
     staged: Staged,
-) -> None:
+) -> int:
     """One unit of work is one token and head: its query; of the first head also the token's row for the cache."""
+    stage += 1
+    units = staged.job[TOKENS] * shape.heads
+    shares, share = shares_of(units, crew.threads), int(NOTHING)
+    while True:
+        share = take(crew, stage, shares, share)
+        if share < 0:
+            return stage
+        first, last = units * share // shares, units * (share + 1) // shares
+        _rows(cache_tag, crew.thread, layer, first, last, queries, query_stride, shape, memory, latent, staged)
+
+
+@inlined
+def _rows(
+    cache_tag: CacheTag,
+    thread: int,
+    layer: int,
+    first: int,
+    last: int,
+    queries: int,
+    query_stride: int,
+    shape: Shape,
+    memory: Memory,
+    latent: Latent,
+    staged: Staged,
+) -> None:
     cache = memory.cache + layer * shape.num_blocks * shape.region_bytes
     scratch = memory.scratch + thread * shape.scratch_stride
     factor, one = np.float32(shape.query_factor), np.float32(1)
     weights, norm = memory.weights[layer], latent.table[layer, NORM]
     kv_bytes, rope_bytes = latent.kv_padded * 4, latent.rope_padded * 4
     head_bytes = latent.plain_padded * 4 + rope_bytes
-    units = staged.job[TOKENS] * shape.heads
-    for unit in range(units * thread // threads, units * (thread + 1) // threads):
+    for unit in range(first, last):
         token, head = unit // shape.heads, unit % shape.heads
         turn = staged.positions[token] * rope_bytes
         to = memory.queries + unit * shape.query_bytes

@@ -1,7 +1,7 @@
 """The low-rank parts that LoRA adapters add to a layer's four projections, for the rows of a step that have one.
 
-    shrink (beside the projection): a thread takes tasks, rows of one adapter, and writes A x of each
-    expand (after a barrier): a thread adds B A x to the channels that it computed itself in the projection
+    shrink (before the projection): a share is a task, rows of one adapter; it writes A x of each
+    expand (after it): a share is a range of channels, to which it adds B A x of all tasks
 
 A row's input is computed once more in float32 or bfloat16, since the projection's may be quantised to 8 bits. Grouping
 rows by adapter is from Punica (arXiv:2310.18547) and S-LoRA (arXiv:2311.03285).
@@ -14,6 +14,7 @@ from ..gemm.tile import MOST_ROWS, PANEL
 from ..low_rank.cpu import expand, shrink
 from ..simd.formats import Tag
 from ..threads.atomics import peek
+from ..threads.shares import NOTHING, Crew, shares_of, take
 from .entering import entering_row
 from .shape import (
     ADAPTER_COLUMNS,
@@ -61,14 +62,18 @@ def _entry(adapter: int, layer: int, module: int, column: int) -> int:
 
 @inner
 def shrink_stage(
-    tag: Tag, thread: int, threads: int, layer: int, matrix: int, shape: Shape, memory: Memory, staged: Staged
-) -> None:
+    tag: Tag, crew: Crew, stage: int, layer: int, matrix: int, shape: Shape, memory: Memory, staged: Staged
+) -> int:
+    stage += 1
     job = staged.job
-    inputs, input_row = job[INPUTS] + thread * job[INPUTS_STRIDE], job[INPUT_ROW]
+    inputs, input_row = job[INPUTS] + crew.thread * job[INPUTS_STRIDE], job[INPUT_ROW]
     sums = inputs + MOST_ROWS * input_row
     begin, end = _modules(matrix)
-    tasks, none = job[LOW_RANK_TASKS], int(NO_ADDRESS)  # not a literal: see cpu.py
-    for task in range(tasks * thread // threads, tasks * (thread + 1) // threads):
+    tasks, none, task = job[LOW_RANK_TASKS], int(NO_ADDRESS), int(NOTHING)  # not literals: see cpu.py
+    while True:
+        task = take(crew, stage, tasks, task)
+        if task < 0:
+            return stage
         first, rows = staged.low_rank_tasks[task, TASK_ROW], staged.low_rank_tasks[task, TASK_ROWS]
         adapter = staged.low_rank_tasks[task, TASK_ADAPTER]
         most = 0
@@ -89,8 +94,8 @@ def shrink_stage(
 @inner
 def expand_stage(
     tag: Tag,
-    thread: int,
-    threads: int,
+    crew: Crew,
+    stage: int,
     layer: int,
     matrix: int,
     channels: int,
@@ -98,11 +103,33 @@ def expand_stage(
     out: int,
     shape: Shape,
     staged: Staged,
-) -> None:
-    """`out`, `stride` and `channels` are the projection's, and so is each thread's range of panels."""
-    job = staged.job
+) -> int:
+    """`out`, `stride` and `channels` are the projection's."""
+    stage += 1
     panels = channels // PANEL
-    first_panel, last_panel = panels * thread // threads, panels * (thread + 1) // threads
+    shares, share = shares_of(panels, crew.threads), int(NOTHING)
+    while True:
+        share = take(crew, stage, shares, share)
+        if share < 0:
+            return stage
+        first, last = panels * share // shares, panels * (share + 1) // shares
+        _expand(tag, layer, matrix, first, last, panels, stride, out, shape, staged)
+
+
+@inlined
+def _expand(
+    tag: Tag,
+    layer: int,
+    matrix: int,
+    first_panel: int,
+    last_panel: int,
+    panels: int,
+    stride: int,
+    out: int,
+    shape: Shape,
+    staged: Staged,
+) -> None:
+    job = staged.job
     begin, end = _modules(matrix)
     for task in range(job[LOW_RANK_TASKS]):
         first, rows = staged.low_rank_tasks[task, TASK_ROW], staged.low_rank_tasks[task, TASK_ROWS]

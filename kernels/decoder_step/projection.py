@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from ..compile_cache import inlined, inner
-from ..gemm.cpu import gemm
+from ..gemm.shared import shared_gemm
 from ..simd.formats import Tag
-from ..threads.waiting import barrier
+from ..threads.shares import Crew
 from .low_rank import expand_stage, shrink_stage
 from .shape import LOW_RANK_TASKS, TOKENS, Memory, Shape, Staged
 
@@ -13,8 +13,8 @@ from .shape import LOW_RANK_TASKS, TOKENS, Memory, Shape, Staged
 @inlined
 def project(
     tag: Tag,
-    thread: int,
-    threads: int,
+    crew: Crew,
+    stage: int,
     shape: Shape,
     memory: Memory,
     rows: int,
@@ -25,17 +25,17 @@ def project(
     scales: int,
     out: int,
     add: int,
-) -> None:
+) -> int:
     """The activations times one weight matrix, to rows of `stride` bytes; of a single row each thread has its copy."""
-    copy = thread if rows == 1 else 0
-    gemm(
+    first = crew.thread if rows == 1 else crew.threads
+    return shared_gemm(
         tag,
-        thread,
-        threads,
+        crew,
+        stage,
         add,
         rows,
         k,
-        memory.activations + copy * shape.activation_stride,
+        memory.activations + first * shape.activation_stride,
         shape.activation_stride,
         weights,
         scales,
@@ -50,10 +50,8 @@ def project(
 def project_layer(
     tag: Tag,
     adapter_tag: Tag | None,
-    thread: int,
-    threads: int,
-    state: int,
-    generation: int,
+    crew: Crew,
+    stage: int,
     layer: int,
     matrix: int,
     shape: Shape,
@@ -65,17 +63,17 @@ def project_layer(
     out: int,
     add: int,
 ) -> int:
-    """A layer's projection, with the low-rank parts of rows that have an adapter, up to the barrier behind it.
+    """A layer's projection, with the low-rank parts of rows that have an adapter.
 
     `adapter_tag`: the format of adapters, None: there are none, and no code for them.
     """
     tuned = staged.job[LOW_RANK_TASKS] > 0
     if adapter_tag is not None and tuned:
-        shrink_stage(adapter_tag, thread, threads, layer, matrix, shape, memory, staged)
-    project(
+        stage = shrink_stage(adapter_tag, crew, stage, layer, matrix, shape, memory, staged)
+    stage = project(
         tag,
-        thread,
-        threads,
+        crew,
+        stage,
         shape,
         memory,
         staged.job[TOKENS],
@@ -87,8 +85,6 @@ def project_layer(
         out,
         add,
     )
-    generation = barrier(state, threads, generation)
     if adapter_tag is not None and tuned:
-        expand_stage(adapter_tag, thread, threads, layer, matrix, channels, stride, out, shape, staged)
-        generation = barrier(state, threads, generation)
-    return generation
+        stage = expand_stage(adapter_tag, crew, stage, layer, matrix, channels, stride, out, shape, staged)
+    return stage

@@ -98,7 +98,9 @@ class Memory(NamedTuple):
     rotation: int  # [tables][max_length, head_padded] float32, cosines then sines, each half padded
     cache: int  # [layers][num_blocks][kv_heads] regions
     hidden: int  # [max_tokens, hidden_padded] float32, the residual stream
-    activations: int  # [rows][activation_stride] input of the next GEMM, see quantise/layout.py
+    # [threads + rows][activation_stride], input of the next GEMM (quantise/layout.py): copies of a single row, one for
+    # each thread, and then the rows of several
+    activations: int
     qkv: int  # [max_tokens, qkv_padded] float32
     queries: int  # [kv_heads][max_tokens][group] rows of query_bytes
     attention: int  # [max_tokens, attention_padded] float32
@@ -106,7 +108,6 @@ class Memory(NamedTuple):
     branch: int  # [max_tokens, hidden_padded] float32, what a block adds to the stream through a norm or with a bias
     logits: int  # [max_logit_rows, vocab_padded] float32
     scratch: int  # [threads][scratch_stride] bytes
-    counters: int  # one cache line per layer: the next attention task
 
 
 class Staged(NamedTuple):

@@ -4,9 +4,9 @@
     projection up, activation, projection down, norm
 
 Every norm follows a projection and writes the next one's input, whether the model normalises before or after its
-blocks: see MIX_STAYS in shape.py. As in the decoder's step, spin barriers separate the stages, a thread owns a range
-of rows or of channel panels, and one thread computes each value in a fixed order. So a text's result depends neither on
-the number of threads nor on the texts beside it.
+blocks: see MIX_STAYS in shape.py. As in the decoder's step, each of these is a stage, its shares are ranges of rows or
+of channel panels, and one thread computes each value in a fixed order. So a text's result depends neither on the number
+of threads nor on the texts beside it.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import numpy as np
 from ..activation.cpu import activation_row
 from ..compile_cache import compiled, inlined, inner
 from ..embedding.cpu import embedding_row
-from ..gemm.cpu import gemm
+from ..gemm.shared import shared_gemm
 from ..layer_norm.cpu import layer_norm_row
 from ..quantise.cpu import plain_row
 from ..simd.formats import CacheTag, Tag
-from ..threads.atomics import atomic_set
-from ..threads.waiting import NONE_YET, barrier, finish_job, wait_for_job
+from ..threads.shares import NOTHING, Crew, end_job, shares_of, stage_before, take
+from ..threads.waiting import NO_JOB, wait_for_job
 from .attention import both_sides_stage, layout_stage
 from .shape import (
     ADDED,
@@ -52,8 +52,8 @@ from .shape import (
 @inlined
 def _project(
     tag: Tag,
-    thread: int,
-    threads: int,
+    crew: Crew,
+    stage: int,
     layer: int,
     matrix: int,
     shape: EncoderShape,
@@ -63,14 +63,14 @@ def _project(
     channels: int,
     out: int,
     add: int,
-) -> None:
+) -> int:
     """The activations times one of a layer's matrices."""
     weights, scales = memory.weights[layer, matrix], memory.weights[layer, matrix + 1]
     stride = shape.activation_stride
-    gemm(
+    return shared_gemm(
         tag,
-        thread,
-        threads,
+        crew,
+        stage,
         add,
         rows,
         k,
@@ -151,75 +151,102 @@ def _activate(
         )
 
 
+@inner
+def _plain(tag: Tag, first: int, last: int, scratch: int, shape: EncoderShape, memory: EncoderAddresses) -> None:
+    """Attention's results as they are."""
+    for row in range(first, last):
+        mixed = memory.attention + row * shape.attention_padded * 4
+        plain_row(tag, mixed, shape.attention_padded, memory.activations + row * shape.activation_stride, scratch)
+
+
+EMBED, PLAIN, MIX, ACTIVATE, NEXT = range(5)  # what a stage of rows does
+
+
+@inner
+def _rows(
+    tag: Tag,
+    crew: Crew,
+    stage: int,
+    layer: int,
+    what: int,
+    shape: EncoderShape,
+    memory: EncoderAddresses,
+    staged: StagedTexts,
+) -> int:
+    """A stage whose shares are rows."""
+    stage += 1
+    tokens, scratch = staged.job[TOKENS], memory.scratch + crew.thread * shape.scratch_stride
+    shares, share = shares_of(tokens, crew.threads), int(NOTHING)
+    while True:
+        share = take(crew, stage, shares, share)
+        if share < 0:
+            return stage
+        first, last = tokens * share // shares, tokens * (share + 1) // shares
+        row = memory.weights[layer]
+        if what == EMBED:
+            _embed(tag, first, last, scratch, shape, memory, staged)
+        elif what == PLAIN:
+            _plain(tag, first, last, scratch, shape, memory)
+        elif what == MIX:
+            stays = row[MIX_STAYS]
+            _norm_rows(tag, first, last, row[MIX_BIAS], row[MIX_NORM], row[MIX_SHIFT], stays, scratch, shape, memory)
+        elif what == ACTIVATE:
+            _activate(tag, first, last, layer, scratch, shape, memory)
+        else:
+            stays = row[NEXT_STAYS]
+            _norm_rows(tag, first, last, row[NEXT_BIAS], row[NEXT_NORM], row[NEXT_SHIFT], stays, scratch, shape, memory)
+
+
 @inlined
 def _step(
     tag: Tag,
     cache_tag: CacheTag,
-    thread: int,
-    threads: int,
-    state: int,
-    generation: int,
+    crew: Crew,
+    stage: int,
     shape: EncoderShape,
     memory: EncoderAddresses,
     staged: StagedTexts,
 ) -> int:
     tokens = staged.job[TOKENS]
-    weights = memory.weights
     new, added = int(NEW), int(ADDED)  # literals would be variants of the GEMM, each compiled
-    first, last = tokens * thread // threads, tokens * (thread + 1) // threads
-    scratch = memory.scratch + thread * shape.scratch_stride
-    if thread == 0:
-        for layer in range(shape.layers):
-            atomic_set(memory.counters + layer * 64, 0)
-    _embed(tag, first, last, scratch, shape, memory, staged)
-    generation = barrier(state, threads, generation)
-    hidden, qkv, up = shape.hidden_padded, shape.qkv_padded, shape.up_padded
+    embed, plain, mix, activate, following = int(EMBED), int(PLAIN), int(MIX), int(ACTIVATE), int(NEXT)
+    hidden, qkv, up, mixed, mlp = (
+        shape.hidden_padded,
+        shape.qkv_padded,
+        shape.up_padded,
+        shape.attention_padded,
+        shape.mlp_padded,
+    )
+    stage = _rows(tag, crew, stage, int(NEW), embed, shape, memory, staged)
     for layer in range(shape.layers):
-        _project(tag, thread, threads, layer, QKV, shape, memory, tokens, hidden, qkv, memory.qkv, new)
-        generation = barrier(state, threads, generation)
-        layout_stage(cache_tag, thread, threads, layer, shape, memory, staged)
-        generation = barrier(state, threads, generation)
-        both_sides_stage(cache_tag, thread, threads, layer, shape, memory, staged)
-        generation = barrier(state, threads, generation)
-        for row in range(first, last):
-            mixed = memory.attention + row * shape.attention_padded * 4
-            written = memory.activations + row * shape.activation_stride
-            plain_row(tag, mixed, shape.attention_padded, written, scratch)
-        generation = barrier(state, threads, generation)
-        mixed_size = shape.attention_padded
-        _project(tag, thread, threads, layer, OUT, shape, memory, tokens, mixed_size, hidden, memory.hidden, added)
-        generation = barrier(state, threads, generation)
-        row = weights[layer]
-        stays = row[MIX_STAYS]
-        _norm_rows(tag, first, last, row[MIX_BIAS], row[MIX_NORM], row[MIX_SHIFT], stays, scratch, shape, memory)
-        generation = barrier(state, threads, generation)
-        _project(tag, thread, threads, layer, UP, shape, memory, tokens, hidden, up, memory.up, new)
-        generation = barrier(state, threads, generation)
-        _activate(tag, first, last, layer, scratch, shape, memory)
-        generation = barrier(state, threads, generation)
-        mlp = shape.mlp_padded
-        _project(tag, thread, threads, layer, DOWN, shape, memory, tokens, mlp, hidden, memory.hidden, added)
-        generation = barrier(state, threads, generation)
-        stays = row[NEXT_STAYS]
-        _norm_rows(tag, first, last, row[NEXT_BIAS], row[NEXT_NORM], row[NEXT_SHIFT], stays, scratch, shape, memory)
-        generation = barrier(state, threads, generation)
-    return generation
+        stage = _project(tag, crew, stage, layer, QKV, shape, memory, tokens, hidden, qkv, memory.qkv, new)
+        stage = layout_stage(cache_tag, crew, stage, layer, shape, memory, staged)
+        stage = both_sides_stage(cache_tag, crew, stage, layer, shape, memory, staged)
+        stage = _rows(tag, crew, stage, layer, plain, shape, memory, staged)
+        stage = _project(tag, crew, stage, layer, OUT, shape, memory, tokens, mixed, hidden, memory.hidden, added)
+        stage = _rows(tag, crew, stage, layer, mix, shape, memory, staged)
+        stage = _project(tag, crew, stage, layer, UP, shape, memory, tokens, hidden, up, memory.up, new)
+        stage = _rows(tag, crew, stage, layer, activate, shape, memory, staged)
+        stage = _project(tag, crew, stage, layer, DOWN, shape, memory, tokens, mlp, hidden, memory.hidden, added)
+        stage = _rows(tag, crew, stage, layer, following, shape, memory, staged)
+    return stage
 
 
 @compiled
 def work(
     tag: Tag,
     cache_tag: CacheTag,
-    thread: int,
-    threads: int,
-    state: int,
+    crew: Crew,
     shape: EncoderShape,
     memory: EncoderAddresses,
     staged: StagedTexts,
 ) -> None:
-    """The loop of a worker thread: wait for a job, run the step with the others, report; until the pool closes."""
-    done, generation = int(NONE_YET), int(NONE_YET)
-    while wait_for_job(state, done):
-        done += 1
-        generation = _step(tag, cache_tag, thread, threads, state, generation, shape, memory, staged)
-        finish_job(state, threads, done)
+    """The loop of a worker thread: wait for a job, run the step with the others, until the pool closes."""
+    job = int(NO_JOB)
+    while True:
+        job = wait_for_job(crew.state, job)
+        if job < 0:
+            return
+        stage = stage_before(job, shape.layers)
+        stage = _step(tag, cache_tag, crew, stage, shape, memory, staged)
+        end_job(crew, job, stage, shape.layers)

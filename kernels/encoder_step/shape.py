@@ -84,7 +84,6 @@ class EncoderAddresses(NamedTuple):
     attention: int
     up: int  # [max_tokens, up_padded] float32
     scratch: int
-    counters: int
 
 
 class StagedTexts(NamedTuple):

@@ -1,13 +1,13 @@
 """The grouped GEMM of a mixture of experts: each expert's panels are read once for all rows that chose it.
 
-    up projections (wide): the panels of all experts in use are one list, of which each thread has an equal part
-    activation: each thread has a part of the entries, an entry being a row and one of its experts
-    down projections (narrow): each thread has the same channels of every expert, and adds its experts in ascending
-        order to the rows' sums, so no two threads write to the same place
+    up projections (wide): the panels of all experts in use are one list, of which each share is an equal part
+    activation: a share is a part of the entries, an entry being a row and one of its experts
+    down projections (narrow): a share is the same channels of every expert; it adds the experts in ascending order to
+        the rows' sums, so no two threads write to the same place
 
 Weights as a checkpoint stores them (gemm/segments.py) are taken segment by segment, others are one segment.
 
-Between them all threads wait for each other. The tiles are gemm/cpu.py's: a row's result does not depend on its batch.
+The tiles are gemm/cpu.py's: a row's result does not depend on its batch.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from ..gemm.cpu import panel_layout, segment_of, segments_of, stored, tile, tile
 from ..gemm.tile import PANEL
 from ..silu_mul.cpu import silu_mul_row
 from ..simd.formats import Tag
+from ..threads.shares import NOTHING, Crew, shares_of, take
 from .rows import add_weighted, copy_bytes
 from .shape import (
     COUNT,
@@ -40,18 +41,32 @@ from .shape import (
 )
 
 PANEL_BYTES = PANEL * 4  # of a row's results
+SHARES_A_THREAD = 2  # of panels: for each, the rows of its experts are gathered anew
 
 
 @compiled
 def wide_stage(
-    tag: Tag, thread: int, threads: int, layer: int, inputs: int, shape: ExpertShape, memory: ExpertMemory
-) -> None:
-    """Gates and ups of all entries. `inputs`: the address of row 0, written by this thread or before a barrier."""
-    groups, used = memory.groups, memory.counts[0]
+    tag: Tag, crew: Crew, stage: int, layer: int, inputs: int, shape: ExpertShape, memory: ExpertMemory
+) -> int:
+    """Gates and ups of all entries. `inputs`: the address of row 0, written by this thread or in an earlier stage."""
+    stage += 1
     total = 0
-    for index in range(used):
-        total += 2 * groups[index, WIDTH] // PANEL
-    first, last, start = total * thread // threads, total * (thread + 1) // threads, 0
+    for index in range(memory.counts[0]):
+        total += 2 * memory.groups[index, WIDTH] // PANEL
+    shares, share = min(total, SHARES_A_THREAD * crew.threads), int(NOTHING)
+    while True:
+        share = take(crew, stage, shares, share)
+        if share < 0:
+            return stage
+        first, last = total * share // shares, total * (share + 1) // shares
+        _wide_panels(tag, crew.thread, layer, inputs, first, last, shape, memory)
+
+
+@inlined
+def _wide_panels(
+    tag: Tag, thread: int, layer: int, inputs: int, first: int, last: int, shape: ExpertShape, memory: ExpertMemory
+) -> None:
+    groups, used, start = memory.groups, memory.counts[0], 0
     together = tiles_in_cache(tag, shape.hidden_padded) * tile_rows(tag)
     for index in range(used):
         panels = 2 * groups[index, WIDTH] // PANEL
@@ -130,14 +145,22 @@ def _wide_block(
 
 
 @compiled
-def activation_stage(
-    tag: Tag, thread: int, threads: int, scratch: int, shape: ExpertShape, memory: ExpertMemory
-) -> None:
+def activation_stage(tag: Tag, crew: Crew, stage: int, scratch: int, shape: ExpertShape, memory: ExpertMemory) -> int:
     """Of every entry: gates and ups to the input row of its second projection. `scratch` holds a float32 row."""
+    stage += 1
     total = 0
     for index in range(memory.counts[0]):
         total += memory.groups[index, COUNT]
-    first, last = total * thread // threads, total * (thread + 1) // threads
+    shares, share = shares_of(total, crew.threads), int(NOTHING)
+    while True:
+        share = take(crew, stage, shares, share)
+        if share < 0:
+            return stage
+        _activate(tag, scratch, total * share // shares, total * (share + 1) // shares, shape, memory)
+
+
+@inlined
+def _activate(tag: Tag, scratch: int, first: int, last: int, shape: ExpertShape, memory: ExpertMemory) -> None:
     limit, slope, offset = np.float32(shape.gate_limit), np.float32(shape.gate_slope), np.float32(shape.up_offset)
     for index in range(memory.counts[0]):
         group = memory.groups[index]
@@ -150,15 +173,21 @@ def activation_stage(
 
 @compiled
 def narrow_stage(
-    tag: Tag, thread: int, threads: int, layer: int, out: int, shape: ExpertShape, memory: ExpertMemory
-) -> None:
+    tag: Tag, crew: Crew, stage: int, layer: int, out: int, shape: ExpertShape, memory: ExpertMemory
+) -> int:
     """out[row, hidden_padded] += the weighted results of the row's experts."""
+    stage += 1
     panels = shape.hidden_padded // PANEL
-    begin, end = panels * thread // threads, panels * (thread + 1) // threads
-    for index in range(memory.counts[0]):
-        expert = memory.table[layer, memory.groups[index, EXPERT]]
-        for number in range(segments_of(tag, expert[DOWN_SCALE])):
-            _narrow_segment(tag, thread, index, number, expert, begin, end, out, shape, memory)
+    shares, share = min(panels, SHARES_A_THREAD * crew.threads), int(NOTHING)
+    while True:
+        share = take(crew, stage, shares, share)
+        if share < 0:
+            return stage
+        begin, end = panels * share // shares, panels * (share + 1) // shares
+        for index in range(memory.counts[0]):
+            expert = memory.table[layer, memory.groups[index, EXPERT]]
+            for number in range(segments_of(tag, expert[DOWN_SCALE])):
+                _narrow_segment(tag, crew.thread, index, number, expert, begin, end, out, shape, memory)
 
 
 @inlined

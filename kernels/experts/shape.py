@@ -68,7 +68,7 @@ class ExpertMemory(NamedTuple):
     router_bias: Float32Array  # [layers, router_padded]
     correction: Float32Array  # [layers, router_padded]
     table: Int64Array  # [layers, experts + 1, EXPERT_COLUMNS]
-    inputs: int  # [rows][router_stride] input of the router
+    inputs: int  # [threads + rows][router_stride] input of the router: as Memory.activations
     logits: Float32Array  # [max_tokens, router_padded]; becomes the scores
     preference: Float32Array  # [threads, router_padded]
     chosen: Int32Array  # [max_tokens, chosen]

@@ -1,4 +1,4 @@
-"""GEMM over packed weights: every thread calls `gemm` with its own number and computes its share of the panels.
+"""GEMM over packed weights: `gemm` computes one of several equal parts of the panels. shared.py deals them to threads.
 
 A panel is read from memory once for all rows. Rows are processed in blocks whose activations stay in the L2 cache, and
 while the first tile uses a panel it prefetches the next one.
@@ -85,11 +85,32 @@ def tiles_in_cache(tag: Tag, k: int) -> int:
     return max(1, L2_ACTIVATION_BYTES // (k // GROUP * _bytes_of_32(tag)) // tile_rows(tag))
 
 
+@inlined
+def in_tile_unit(tag: Tag, rows: int, k: int) -> bool:
+    """Whether a tile unit multiplies them, if there is one."""
+    return bool(_in_tiles(tag) and rows >= FROM_ROWS and k >= FEWEST_INPUTS and tiles_permitted())
+
+
+@inlined
+def _unit_blocks(tag: Tag, k: int) -> int:
+    """The same of a tile unit's blocks of rows."""
+    return max(1, TILE_L2_BYTES // (k // GROUP * _bytes_of_32_more(tag)) // MOST_TILE_ROWS)
+
+
+@compiled
+def row_blocks(tag: Tag, rows: int, k: int) -> int:
+    """How many blocks so many rows make, each of which stays in the L2 cache."""
+    most = tiles_in_cache(tag, k) * tile_rows(tag)
+    if TILES_HERE and in_tile_unit(tag, rows, k):
+        most = _unit_blocks(tag, k) * MOST_TILE_ROWS
+    return (rows + most - 1) // most
+
+
 @compiled
 def gemm(
     tag: Tag,
-    thread: int,
-    threads: int,
+    part: int,
+    parts: int,
     add: int,
     rows: int,
     k: int,
@@ -102,19 +123,19 @@ def gemm(
     out: int,
     out_stride: int,
 ) -> None:
-    """out[rows, channels] = (or +=, if add) a[rows, k] @ weights.
+    """out[rows, channels] = (or +=, if add) a[rows, k] @ weights, of the channels in one of `parts` parts.
 
     Strides are in bytes, channels a multiple of 64, k of 32. Rows of `a` are as quantise/layout.py describes them.
     Stored weights are found by their table (segments.py), whose address is `scales`.
     """
     panel_bytes, panel_scale_bytes, steps = panel_layout(tag, k, group_shift)
-    if TILES_HERE and _in_tiles(tag) and rows >= FROM_ROWS and k >= FEWEST_INPUTS and tiles_permitted():
+    if TILES_HERE and in_tile_unit(tag, rows, k):
         tile_gemm(
-            thread,
-            threads,
+            part,
+            parts,
             add,
             rows,
-            max(1, TILE_L2_BYTES // (k // GROUP * _bytes_of_32_more(tag)) // MOST_TILE_ROWS),
+            _unit_blocks(tag, k),
             steps,
             a,
             a_stride,
@@ -137,12 +158,12 @@ def gemm(
         begin, panels, own_weights, own_scales, own_bytes, adds = segment_of(
             tag, number, k, weights, scales, channels // PANEL, panel_bytes
         )
-        first = panels * thread // threads
-        last = panels * (thread + 1) // threads
+        first = panels * part // parts
+        last = panels * (part + 1) // parts
         for block in range(0, tiles, in_cache):
             for panel in range(first, last):
                 w = own_weights + panel * own_bytes
-                prefetching = rows > unaided and panel + 1 < last
+                prefetching = rows > unaided and panel + 1 < panels  # its own, or the next part's, which is next
                 for t in range(block, min(tiles, block + in_cache)):
                     row = rows * t // tiles
                     count = rows * (t + 1) // tiles - row

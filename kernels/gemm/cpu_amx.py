@@ -1,6 +1,6 @@
-"""The GEMM of many rows by a tile unit, for int8 and 4-bit weights: each thread calls `tile_gemm` as it does `gemm`.
+"""The GEMM of many rows by a tile unit, for int8 and 4-bit weights: `tile_gemm` is what `gemm` does there.
 
-Threads have the same panels as in `gemm`, whose callers rely on it. Rows are processed in blocks as there, too.
+Parts have the same panels as in `gemm`, and rows are processed in blocks as there.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ configure, release, multiply = callables(Amx())
 
 @compiled
 def tile_gemm(
-    thread: int,
-    threads: int,
+    part: int,
+    parts: int,
     add: int,
     rows: int,
     in_cache: int,
@@ -60,8 +60,8 @@ def tile_gemm(
 ) -> None:
     """What `gemm` does, of at least FEWEST_ROWS rows and FEWEST_INPUTS inputs; `in_cache`: blocks of rows."""
     panels = channels // PANEL
-    first = panels * thread // threads
-    last = panels * (thread + 1) // threads
+    first = panels * part // parts
+    last = panels * (part + 1) // parts
     blocks = (rows + MOST_TILE_ROWS - 1) // MOST_TILE_ROWS
     unit = configure()
     for begin in range(0, blocks, in_cache):

@@ -28,6 +28,11 @@ def _set(b: ir.IRBuilder, address: ir.Value, value: ir.Value) -> None:
     b.store_atomic(value, _pointer(b, address), "seq_cst", 8)
 
 
+def _swap(b: ir.IRBuilder, address: ir.Value, expected: ir.Value, value: ir.Value) -> ir.Value:
+    found = b.cmpxchg(_pointer(b, address), expected, value, "seq_cst", "seq_cst")
+    return b.zext(b.extract_value(found, 1), i64)
+
+
 def _poke(b: ir.IRBuilder, address: ir.Value, value: ir.Value) -> None:
     b.store(value, _pointer(b, address)).align = 8
 
@@ -55,6 +60,7 @@ def _futex(b: ir.IRBuilder, address: ir.Value, operation: ir.Value, value: ir.Va
 atomic_add = inline(2, _add, result=True)  # (address, amount) -> the previous value
 atomic_get = inline(1, _get, result=True)
 atomic_set = inline(2, _set, result=False)
+atomic_swap = inline(3, _swap, result=True)  # (address, expected, value) -> 1 if it held what was expected, else 0
 poke = inline(2, _poke, result=False)  # (address, int64 value): an ordinary store
 peek = inline(1, _peek, result=True)  # an int64 by an ordinary load
 pause = inline(0, _pause, result=False)

@@ -16,23 +16,24 @@ from math import inf
 import numpy as np
 
 from .cores import own_cores
-from .waiting import BARRIER, STATE_BYTES, run_job, stop_workers
+from .shares import COMPLETE, Crew, state_bytes
+from .waiting import run_job, stop_workers
 
-Body = Callable[[int, int, int], None]  # (thread number, threads, address of the state) -> returns when the pool closes
+Body = Callable[[Crew], None]  # returns when the pool closes
 
 
 class WorkerPool:
-    """`body` loops on wait_for_job and finish_job. Compile it first, or the first job waits for that.
+    """`body` loops on wait_for_job, and takes shares of every job. Compile it first, or the first job waits for that.
 
     A pool of no threads runs nothing: each job is finished at once.
     """
 
     def __init__(self, threads: int, body: Body) -> None:
         self.threads = threads
-        self._memory = np.zeros(STATE_BYTES + 64, np.uint8)
+        self._memory = np.zeros(state_bytes(threads) + 64, np.uint8)
         self.state = -(-self._memory.ctypes.data // 64) * 64
-        barrier = self.state - self._memory.ctypes.data + BARRIER
-        self._arrivals = self._memory[barrier : barrier + 8].view(np.int64)
+        complete = self.state - self._memory.ctypes.data + COMPLETE
+        self._complete = self._memory[complete : complete + 8].view(np.int64)
         self._closed = False
         self._ended = -inf  # when the last job did, by time.monotonic(); inf: one runs
         self._process = os.getpid()
@@ -42,7 +43,7 @@ class WorkerPool:
         def live(thread: int) -> None:
             if threads <= len(cores):
                 os.sched_setaffinity(0, {cores[thread]})
-            body(thread, threads, state)
+            body(Crew(state=state, thread=thread, threads=threads))
 
         self._workers = [
             threading.Thread(target=live, args=(thread,), name=f"triolet-kernel-{thread}", daemon=True)
@@ -52,7 +53,7 @@ class WorkerPool:
             worker.start()
 
     def run(self) -> None:
-        """Run one job on all workers; returns when all have finished it."""
+        """Run one job; returns when it is done, which a worker without a core does not delay."""
         if self._closed:
             raise RuntimeError("the worker pool is closed")
         if os.getpid() != self._process:
@@ -68,8 +69,8 @@ class WorkerPool:
         return time.monotonic() - self._ended
 
     def progress(self) -> int:
-        """How often threads have arrived at a barrier, over all jobs. Any thread may ask."""
-        return int(self._arrivals[0])
+        """Grows with every stage that is complete, over all jobs. Any thread may ask."""
+        return int(self._complete[0])
 
     def close(self) -> None:
         """Stop and join the workers. Idempotent; not while a job runs."""

@@ -1,82 +1,61 @@
-"""How the threads of a pool wait for each other: with a spin barrier within a job, with a futex between jobs.
+"""How a pool's caller and its threads wait for each other between jobs: with a futex.
 
-The state is five cache lines: +0 jobs started, +64 workers done (over all jobs), +128 arrivals at barriers (over all
-jobs), +192 workers asleep, +256 stop. All counters only grow, so no value is reset while a thread reads it.
+The state is one cache line each: the number of the last job that was started, of the last one that is done, threads
+that sleep, whether the pool closes. What the threads share within a job comes behind it (shares.py).
 
-Spinning without end would cost a whole scheduler slice (8 ms measured) whenever the partner has lost its core, hence
-sched_yield after a while. And an idle pool that spins slows everything else on the machine down 2 to 3 times, hence the
-futex.
+An idle pool that spins slows everything else on the machine down 2 to 3 times, hence the futex.
 """
 
 from __future__ import annotations
 
 from ..compile_cache import compiled
-from .atomics import (
-    FUTEX_WAIT_PRIVATE,
-    FUTEX_WAKE_PRIVATE,
-    atomic_add,
-    atomic_get,
-    atomic_set,
-    futex,
-    pause,
-    sched_yield,
-)
+from .atomics import FUTEX_WAIT_PRIVATE, FUTEX_WAKE_PRIVATE, atomic_add, atomic_get, atomic_set, futex, pause
 
-STATE_BYTES = 5 * 64
-DONE, BARRIER, ASLEEP, STOP = 64, 128, 192, 256
-SPINS_BEFORE_YIELD = 2000  # pauses of about 40 cycles each: 30 us
-SPINS_BEFORE_SLEEP = 5000
-NONE_YET = 0  # jobs that a worker has done, and barriers that it has passed, when it begins
+LINE = 64
+STARTED, DONE, ASLEEP, STOP = (LINE * number for number in range(4))
+WAITING_BYTES = 4 * LINE
+SPINS_BEFORE_SLEEP = 5000  # pauses of about 40 cycles each
+NO_JOB = 0  # the number before the first job's
+CLOSING = -1
 EVERYBODY = 1 << 20
 
 
 @compiled
-def barrier(state: int, threads: int, generation: int) -> int:
-    """Wait for all threads; each passes the number of barriers it has passed and gets the next number."""
-    atomic_add(state + BARRIER, 1)
-    wanted = (generation + 1) * threads
+def wait_for_job(state: int, job: int) -> int:
+    """Worker: sleep until a job after number `job` was started; its number, or CLOSING. Jobs that are done may be left
+    out: a thread that comes late finds nothing to do in them.
+    """
     spins = 0
-    while atomic_get(state + BARRIER) < wanted:
-        spins += 1
-        if spins < SPINS_BEFORE_YIELD:
-            pause()
-        else:
-            sched_yield()
-    return generation + 1
-
-
-@compiled
-def wait_for_job(state: int, done: int) -> bool:
-    """Worker: sleep until more jobs were started than `done`. False when the pool is closing."""
-    spins = 0
-    while atomic_get(state) == done and atomic_get(state + STOP) == 0:
+    while atomic_get(state + STARTED) == job and atomic_get(state + STOP) == 0:
         spins += 1
         if spins < SPINS_BEFORE_SLEEP:
             pause()
         else:
             atomic_add(state + ASLEEP, 1)
-            if atomic_get(state) == done and atomic_get(state + STOP) == 0:
-                futex(state, FUTEX_WAIT_PRIVATE, done & 0xFFFFFFFF)
+            if atomic_get(state + STARTED) == job and atomic_get(state + STOP) == 0:
+                futex(state + STARTED, FUTEX_WAIT_PRIVATE, job & 0xFFFFFFFF)
             atomic_add(state + ASLEEP, -1)
-    return atomic_get(state + STOP) == 0
+    return CLOSING if atomic_get(state + STOP) != 0 else atomic_get(state + STARTED)
 
 
 @compiled
-def finish_job(state: int, threads: int, job: int) -> None:
-    """Worker: the last one to finish job number `job` wakes the caller."""
-    if atomic_add(state + DONE, 1) + 1 == job * threads:
-        futex(state + DONE, FUTEX_WAKE_PRIVATE, 1)
+def tell_done(state: int, job: int) -> None:
+    """Worker: the one that ends a job wakes the caller."""
+    atomic_set(state + DONE, job)
+    futex(state + DONE, FUTEX_WAKE_PRIVATE, 1)
 
 
 @compiled
 def run_job(state: int, threads: int) -> None:
     """Caller: start the next job on all workers and sleep until it is done. One caller at a time."""
-    job = atomic_add(state, 1) + 1
+    job = atomic_add(state + STARTED, 1) + 1
+    if threads == 0:
+        atomic_set(state + DONE, job)
     if atomic_get(state + ASLEEP) > 0:
-        futex(state, FUTEX_WAKE_PRIVATE, EVERYBODY)
+        futex(state + STARTED, FUTEX_WAKE_PRIVATE, EVERYBODY)
     while True:
         done = atomic_get(state + DONE)
-        if done >= job * threads:
+        if done >= job:
             return
         futex(state + DONE, FUTEX_WAIT_PRIVATE, done & 0xFFFFFFFF)
 
@@ -85,5 +64,5 @@ def run_job(state: int, threads: int) -> None:
 def stop_workers(state: int) -> None:
     """Caller: let every worker return from wait_for_job. The job counter moves too, which ends every futex wait."""
     atomic_set(state + STOP, 1)
-    atomic_add(state, 1)
-    futex(state, FUTEX_WAKE_PRIVATE, EVERYBODY)
+    atomic_add(state + STARTED, 1)
+    futex(state + STARTED, FUTEX_WAKE_PRIVATE, EVERYBODY)

@@ -23,7 +23,8 @@ from triolet.kernels.decoder_step.shape import DOWN, GATE_UP, HEAD, OUT, QKV, Me
 from triolet.kernels.gemm.cpu import gemm
 from triolet.kernels.simd.formats import TAGS, Tag, WeightFormat
 from triolet.kernels.threads.pool import WorkerPool
-from triolet.kernels.threads.waiting import finish_job, wait_for_job
+from triolet.kernels.threads.shares import NOTHING, Crew, end_job, stage_before, take
+from triolet.kernels.threads.waiting import NO_JOB, wait_for_job
 from triolet.loadtest.device.cpu_step import MODEL_LEN, REFERENCE, make_batch, random_runner
 from triolet.models.checkpoint.spec import ModelSpec
 from triolet.models.checkpoint.weights import DecoderWeights
@@ -34,35 +35,39 @@ ROUND_SECONDS = 0.04  # of either job: short against the minutes over which a sh
 
 @inlined
 def _project(
-    tag: Tag, thread: int, threads: int, shape: Shape, memory: Memory, rows: int, k: int, layer: int, column: int,
+    tag: Tag, crew: Crew, part: int, shape: Shape, memory: Memory, rows: int, k: int, layer: int, column: int,
     channels: int, out: int, add: int,
 ) -> None:  # fmt: skip
     """As decoder_step's own: a single row has a copy for each thread. The scales' column follows the weights'."""
-    a = memory.activations + (thread if rows == 1 else 0) * shape.activation_stride
+    a = memory.activations + (part if rows == 1 else crew.threads) * shape.activation_stride
     gemm(
-        tag, thread, threads, add, rows, k, a, shape.activation_stride, memory.weights[layer, column],
+        tag, part, crew.threads, add, rows, k, a, shape.activation_stride, memory.weights[layer, column],
         memory.weights[layer, column + 1], shape.group_shift, channels, out, channels * 4,
     )  # fmt: skip
 
 
 @compiled
-def _gemms(tag: Tag, thread: int, threads: int, state: int, shape: Shape, memory: Memory, rows: int) -> None:
+def _gemms(tag: Tag, crew: Crew, shape: Shape, memory: Memory, rows: int) -> None:
     """A worker's life, as decoder_step.work: every job is one step's GEMMs. Their outputs go where the step's go."""
-    done = 0
-    hidden, mlp = shape.hidden_padded, shape.mlp_padded
-    while wait_for_job(state, done):
-        done += 1
-        for layer in range(shape.layers):
-            _project(tag, thread, threads, shape, memory, rows, hidden, layer, QKV, shape.qkv_padded, memory.qkv, 0)
-            _project(
-                tag, thread, threads, shape, memory, rows, shape.attention_padded, layer, OUT, hidden, memory.hidden, 1
-            )
-            _project(tag, thread, threads, shape, memory, rows, hidden, layer, GATE_UP, 2 * mlp, memory.gate_up, 0)
-            _project(tag, thread, threads, shape, memory, rows, mlp, layer, DOWN, hidden, memory.hidden, 1)
-        _project(
-            tag, thread, threads, shape, memory, rows, hidden, shape.layers, HEAD, shape.vocab_padded, memory.logits, 0
-        )
-        finish_job(state, threads, done)
+    job, part = int(NO_JOB), int(NOTHING)
+    hidden, mlp, mixed = shape.hidden_padded, shape.mlp_padded, shape.attention_padded
+    while True:
+        job = wait_for_job(crew.state, job)
+        if job < 0:
+            return
+        stage = stage_before(job, 0) + 1
+        while True:
+            part = take(crew, stage, crew.threads, part)
+            if part < 0:
+                break
+            for layer in range(shape.layers):
+                _project(tag, crew, part, shape, memory, rows, hidden, layer, QKV, shape.qkv_padded, memory.qkv, 0)
+                _project(tag, crew, part, shape, memory, rows, mixed, layer, OUT, hidden, memory.hidden, 1)
+                _project(tag, crew, part, shape, memory, rows, hidden, layer, GATE_UP, 2 * mlp, memory.gate_up, 0)
+                _project(tag, crew, part, shape, memory, rows, mlp, layer, DOWN, hidden, memory.hidden, 1)
+            head, logits = shape.vocab_padded, memory.logits
+            _project(tag, crew, part, shape, memory, rows, hidden, shape.layers, HEAD, head, logits, 0)
+        end_job(crew, job, stage, 0)
 
 
 class GemmsAlone:
@@ -74,8 +79,8 @@ class GemmsAlone:
         memory = runner._memory.memory(weights.embedding.ctypes.data)  # pyright: ignore[reportPrivateUsage]  # as above
         tag, rows = TAGS[runner.sizes.weight_format], runner.sizes.max_logit_rows
 
-        def body(thread: int, threads: int, state: int, _keep_alive: object = runner) -> None:
-            _gemms(tag, thread, threads, state, shape, memory, rows)
+        def body(crew: Crew, _keep_alive: object = runner) -> None:
+            _gemms(tag, crew, shape, memory, rows)
 
         self._pool = WorkerPool(runner.sizes.threads, body)
         self.run = self._pool.run

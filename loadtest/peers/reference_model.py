@@ -23,7 +23,7 @@ COMMON: dict[str, Any] = {  # Any: JSON
     "tie_word_embeddings": True,
     "bos_token_id": 0,
     "eos_token_id": 2,
-    "max_position_embeddings": 4096,
+    "max_position_embeddings": 16384,
 }
 LLAMA: dict[str, Any] = {**COMMON, "architectures": ["LlamaForCausalLM"], "model_type": "llama"}
 QWEN3: dict[str, Any] = {**COMMON, "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3"}

@@ -30,7 +30,8 @@ from ...kernels.gemm.pack import padded
 from ...kernels.gemm.tile import PANEL
 from ...kernels.simd.formats import CACHE_TAGS, TAGS, WeightFormat
 from ...kernels.threads.pool import WorkerPool
-from ...kernels.threads.waiting import STATE_BYTES, stop_workers
+from ...kernels.threads.shares import Crew, state_bytes
+from ...kernels.threads.waiting import stop_workers
 from ...protocol.steps import LoadProgress, ReportProgress, ignore_progress
 from ..checkpoint.adapter import AdapterWeights
 from ..checkpoint.spec import ModelSpec
@@ -87,8 +88,8 @@ class CpuRunner:
         adapter_tag = TAGS[self._adapter_format] if sizes.adapters else None
         experts = None if held.experts is None else held.experts.memory
 
-        def body(thread: int, threads: int, state: int, _keep_alive: object = (packed, held)) -> None:
-            work(tag, adapter_tag, cache_tag, thread, threads, state, shape, memory, experts, latent, held.staged)
+        def body(crew: Crew, _keep_alive: object = (packed, held)) -> None:
+            work(tag, adapter_tag, cache_tag, crew, shape, memory, experts, latent, held.staged)
 
         def report_compilation(done: int, total: int) -> None:
             report(LoadProgress(stage=FIRST_START, done=done, total=total))
@@ -191,8 +192,8 @@ def _checked(batch: Batch, name: str) -> IntArray:
     return array if flags.c_contiguous and flags.writeable and flags.aligned else array.copy()
 
 
-def run_stopped(body: Callable[[int, int, int], None]) -> None:
+def run_stopped(body: Callable[[Crew], None]) -> None:
     """Call a worker's body on a closing pool: it returns at once, but compiled, and so is the closing itself."""
-    state = np.zeros(STATE_BYTES // 8, np.int64)
+    state = np.zeros(state_bytes(1) // 8, np.int64)
     stop_workers(state.ctypes.data)
-    body(0, 1, state.ctypes.data)
+    body(Crew(state=state.ctypes.data, thread=0, threads=1))

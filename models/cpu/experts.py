@@ -90,7 +90,7 @@ def expert_sizes(shape: ExpertShape, max_tokens: int, threads: int) -> dict[str,
     entries = max_tokens * shape.chosen
     beyond = INT4_MOST_ROWS  # a tile reads past the last row
     return {
-        "inputs": (max(max_tokens, threads) + beyond) * shape.router_stride,
+        "inputs": (threads + max_tokens + beyond) * shape.router_stride,
         "gathered": threads * shape.gathered_stride,
         "wide": entries * 2 * shape.width_padded * 4,
         "narrow": (entries + beyond) * shape.narrow_stride,

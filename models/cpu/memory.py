@@ -184,7 +184,7 @@ def matrix_bytes(spec: ModelSpec, shape: Shape, weight_format: WeightFormat) -> 
 
 def workspace_sizes(spec: ModelSpec, shape: Shape, sizes: CpuSizes) -> dict[str, int]:
     """Bytes of every working array; the names are those of Memory and Staged."""
-    tokens, rows = sizes.max_step_tokens, max(sizes.max_step_tokens, sizes.max_logit_rows, sizes.threads)
+    tokens, rows = sizes.max_step_tokens, sizes.threads + max(sizes.max_step_tokens, sizes.max_logit_rows)
     tasks = attention_tasks(tokens, shape.kv_heads, shape.heads // shape.kv_heads, MOST_ROWS)
     return {
         "rotation": len(rotations(spec)) * sizes.max_model_len * padded_head(spec.turned_dim) * 4,
@@ -197,7 +197,6 @@ def workspace_sizes(spec: ModelSpec, shape: Shape, sizes: CpuSizes) -> dict[str,
         "branch": tokens * shape.hidden_padded * 4 * has_branches(spec),
         "logits": max(1, sizes.max_logit_rows) * shape.vocab_padded * 4,
         "scratch": sizes.threads * shape.scratch_stride,
-        "counters": shape.layers * CACHE_LINE,
         "tables": tokens * shape.table_width * 4,
         "tasks": tasks * 4 * 4,
     }

@@ -129,7 +129,6 @@ def workspace_sizes(spec: EncoderSpec, shape: EncoderShape, sizes: EncoderSizes)
         "attention": tokens * shape.attention_padded * 4,
         "up": tokens * shape.up_padded * 4,
         "scratch": sizes.threads * shape.scratch_stride,
-        "counters": shape.layers * CACHE_LINE,
         "tasks": (tokens // TASK_MOST + min(tokens, sizes.max_texts)) * shape.heads * TASK_COLUMNS * 4,
     }
 

@@ -23,6 +23,7 @@ from ...kernels.encoder_step.stage import (
 )
 from ...kernels.simd.formats import CACHE_TAGS, TAGS
 from ...kernels.threads.pool import WorkerPool
+from ...kernels.threads.shares import Crew
 from ...protocol.steps import LoadProgress, ReportProgress, ignore_progress
 from ..cpu.cpu import FIRST_START, run_stopped
 from .memory import KEY_FORMAT, EncoderMemory, EncoderSizes, make_shape
@@ -70,8 +71,8 @@ class EncoderRunner:
         self._shape, self._memory = shape, held
         tag, cache_tag = TAGS[sizes.weight_format], CACHE_TAGS[KEY_FORMAT]
 
-        def body(thread: int, threads: int, state: int, _keep_alive: object = (packed, embedding, held)) -> None:
-            work(tag, cache_tag, thread, threads, state, shape, memory, held.staged)
+        def body(crew: Crew, _keep_alive: object = (packed, embedding, held)) -> None:
+            work(tag, cache_tag, crew, shape, memory, held.staged)
 
         def report_compilation(done: int, total: int) -> None:
             report(LoadProgress(stage=FIRST_START, done=done, total=total))

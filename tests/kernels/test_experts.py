@@ -17,6 +17,7 @@ from triolet.kernels.gemm.pack_stored import pack_stored, stored_bytes
 from triolet.kernels.gemm.reference import rounded_activations, rounded_weights
 from triolet.kernels.quantise.layout import row_bytes
 from triolet.kernels.simd.formats import TAGS, WeightFormat
+from triolet.kernels.threads.shares import Crew, state_bytes
 from triolet.loadtest.device.random_stored import LAYOUTS, held
 from triolet.models.checkpoint.experts import ExpertSpec, ExpertWeights, MlpWeights
 from triolet.models.checkpoint.stored import float_part
@@ -135,12 +136,11 @@ class Mixture:
         inputs = np.stack([activation_row(row, self.format) for row in wide])
         out, scratch = np.ones((rows, hidden), np.float32), np.zeros(512, np.float32)
         group_rows(shape, memory, rows)
-        for thread in range(threads):
-            wide_stage(tag, thread, threads, 1, inputs.ctypes.data, shape, memory)
-        for thread in range(threads):
-            activation_stage(tag, thread, threads, scratch.ctypes.data, shape, memory)
-        for thread in range(threads):
-            narrow_stage(tag, thread, threads, 1, out.ctypes.data, shape, memory)
+        state = np.zeros(state_bytes(threads), np.uint8)
+        crew = Crew(state.ctypes.data, 0, threads)  # the first thread does the others' shares
+        stage = wide_stage(tag, crew, 0, 1, inputs.ctypes.data, shape, memory)
+        stage = activation_stage(tag, crew, stage, scratch.ctypes.data, shape, memory)
+        assert narrow_stage(tag, crew, stage, 1, out.ctypes.data, shape, memory) == 3
         assert (out[:, HIDDEN:] == 1).all()
         return out[:, :HIDDEN]
 

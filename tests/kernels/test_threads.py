@@ -1,4 +1,4 @@
-"""The pool: barriers really separate stages, jobs run on all workers, closing ends the threads."""
+"""The pool: stages follow each other, each share is done once, late threads delay nobody, closing ends the threads."""
 
 from __future__ import annotations
 
@@ -16,44 +16,134 @@ import pytest
 from triolet.kernels.compile_cache import compiled
 from triolet.kernels.threads.cores import own_cores
 from triolet.kernels.threads.pool import WorkerPool
-from triolet.kernels.threads.waiting import barrier, finish_job, wait_for_job
+from triolet.kernels.threads.shares import COMPLETE, NOTHING, STAGES, Crew, end_job, stage_before, state_bytes, take
+from triolet.kernels.threads.waiting import NO_JOB, wait_for_job
 
-STAGES = 200
-Cells = npt.NDArray[np.int64]
+LAYERS = 9
+JOB_STAGES = LAYERS * STAGES
+JOBS = 3
+WIDEST = 13  # shares of a stage
+Marks = npt.NDArray[np.int64]
 
 
 @compiled
-def relay(thread: int, threads: int, state: int, cells: Cells, faults: Cells) -> None:
-    """Every stage, each thread checks that all others have finished the stage before, then adds one to its own cell."""
-    done, generation = 0, 0
-    while wait_for_job(state, done):
-        for stage in range(STAGES):
-            expected = done * STAGES + stage
-            for other in range(threads):
-                if cells[other, 0] != expected:
-                    faults[thread, 0] += 1
-            generation = barrier(state, threads, generation)
-            cells[thread, 0] += 1
-            generation = barrier(state, threads, generation)
-        done += 1
-        finish_job(state, threads, done)
+def relay(crew: Crew, marks: Marks, faults: Marks) -> None:
+    """Each share marks itself, and looks whether all of the stage before it did so. Stages have 1 to WIDEST shares."""
+    job, share = int(NO_JOB), int(NOTHING)
+    while True:
+        job = wait_for_job(crew.state, job)
+        if job < 0:
+            return
+        stage = stage_before(job, LAYERS)
+        for number in range((job - 1) * JOB_STAGES, job * JOB_STAGES):
+            stage += 1
+            shares = 1 + number * 7 % WIDEST
+            while True:
+                share = take(crew, stage, shares, share)
+                if share < 0:
+                    break
+                for other in range(1 + (number - 1) * 7 % WIDEST if number > 0 else 0):
+                    faults[crew.thread, 0] += marks[number - 1, other] != 1
+                marks[number, share] += 1
+        end_job(crew, job, stage, LAYERS)
 
 
-@pytest.mark.parametrize("threads", [1, 2, 5])
-def test_barriers_separate_the_stages(threads: int) -> None:
-    cells, faults = (np.zeros((threads, 8), np.int64) for _ in range(2))
-    pool = WorkerPool(threads, lambda thread, threads, state: relay(thread, threads, state, cells, faults))
-    for _ in range(3):
+def marks_and_faults(threads: int) -> tuple[Marks, Marks]:
+    return np.zeros((JOBS * JOB_STAGES, WIDEST), np.int64), np.zeros((threads, 8), np.int64)
+
+
+def expected_marks(jobs: int) -> Marks:
+    marks, _ = marks_and_faults(1)
+    for number in range(jobs * JOB_STAGES):
+        marks[number, : 1 + number * 7 % WIDEST] = 1
+    return marks
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5, 16])
+def test_stages_follow_each_other_and_each_share_is_done_once(threads: int) -> None:
+    """With 5 and 16 threads on fewer cores, some always lose theirs in the middle."""
+    marks, faults = marks_and_faults(threads)
+    pool = WorkerPool(threads, lambda crew: relay(crew, marks, faults))
+    for _ in range(JOBS):
         pool.run()
     pool.close()
-    assert cells[:, 0].tolist() == [3 * STAGES] * threads
+    assert (marks == expected_marks(JOBS)).all()
     assert not faults.any()
+
+
+def test_a_thread_that_does_not_run_holds_nobody_up() -> None:
+    """It comes when three jobs are over, and finds nothing to do; then it takes part again."""
+    held, came, done = threading.Event(), threading.Event(), list[tuple[int, int, int]]()
+
+    def body(crew: Crew) -> None:
+        job = NO_JOB
+        while (job := wait_for_job(crew.state, job)) > 0:
+            if crew.thread == 1 and not held.is_set():
+                held.wait()
+                came.set()
+            stage = stage_before(job, 1)
+            for _ in range(3):
+                stage, share = stage + 1, NOTHING
+                while (share := take(crew, stage, 4, share)) >= 0:
+                    done.append((job, stage, share))
+            end_job(crew, job, stage, 1)
+
+    pool = WorkerPool(2, body)
+    for _ in range(3):
+        pool.run()
+    expected = [
+        (job, stage_before(job, 1) + number, share) for job in (1, 2, 3) for number in (1, 2, 3) for share in range(4)
+    ]
+    assert sorted(done) == expected
+    held.set()
+    came.wait()
+    pool.run()
+    pool.close()
+    assert len(done) == len(expected) + 12
+
+
+def crews(count: int = 2) -> tuple[npt.NDArray[np.int64], list[Crew]]:
+    state = np.zeros(state_bytes(count) // 8, np.int64)
+    return state, [Crew(state.ctypes.data, thread, count) for thread in range(count)]
+
+
+def test_a_part_goes_to_its_thread_first_and_then_to_who_waits() -> None:
+    _state, (one, other) = crews()
+    assert take(other, 1, 4, NOTHING) == 2
+    assert [take(one, 1, 4, before) for before in (NOTHING, 0, 1)] == [0, 1, 3]  # 3 was the other's
+    waiting = threading.Thread(target=take, args=(one, 1, 4, 3))  # until the other's share is done, too
+    waiting.start()
+    assert take(other, 1, 4, 2) == NOTHING
+    waiting.join()
+
+
+def test_what_a_late_thread_takes_does_not_count() -> None:
+    """Of a stage that left it no part: the number of shares that it believes in may be another job's."""
+    state, (one, late) = crews()
+    assert take(one, 1, 1, NOTHING) == 0  # the part of `late`, as the first is empty
+    assert take(one, 1, 1, 0) == NOTHING
+    assert take(late, 1, 4, NOTHING) == NOTHING  # shares 2 and 3 would be its own
+    assert state[COMPLETE // 8] == 1
+    assert [take(one, 2, 4, before) for before in (NOTHING, 0, 1, 2, 3)] == [0, 1, 2, 3, NOTHING]
+    assert take(late, 2, 4, NOTHING) == NOTHING
+    assert take(late, 3, 4, NOTHING) == 2
+
+
+@pytest.mark.parametrize("stage", [(1 << 47) - 2, (1 << 48) - 2])
+def test_numbers_of_stages_may_overflow_their_bits(stage: int) -> None:
+    state, (one, late) = crews()
+    state[COMPLETE // 8] = stage - 1
+    for part in (state[-16:-15], state[-8:-7]):
+        part[0] = (stage - 1 & (1 << 48) - 1) << 16 if stage < 1 << 47 else -(1 << 16) * ((1 << 48) - stage + 1)
+    for number in range(stage, stage + 5):
+        assert [take(one, number, 4, before) for before in (NOTHING, 0, 1, 2, 3)] == [0, 1, 2, 3, NOTHING]
+        assert take(late, number, 4, NOTHING) == NOTHING
 
 
 def test_closing_ends_the_threads_and_is_idempotent() -> None:
     before = threading.active_count()
-    cells, faults = (np.zeros((2, 8), np.int64) for _ in range(2))
-    pool = WorkerPool(2, lambda thread, threads, state: relay(thread, threads, state, cells, faults))
+    marks, faults = marks_and_faults(2)
+    pool = WorkerPool(2, lambda crew: relay(crew, marks, faults))
     assert threading.active_count() == before + 2
     pool.close()
     pool.close()
@@ -65,12 +155,13 @@ def test_closing_ends_the_threads_and_is_idempotent() -> None:
 def test_a_pool_is_idle_between_its_jobs() -> None:
     found: list[float] = []
 
-    def body(thread: int, threads: int, state: int) -> None:
-        done = 0
-        while wait_for_job(state, done):
-            found.append(pool.idle_seconds())
-            done += 1
-            finish_job(state, threads, done)
+    def body(crew: Crew) -> None:
+        job = NO_JOB
+        while (job := wait_for_job(crew.state, job)) > 0:
+            stage, share = stage_before(job, 0) + 1, NOTHING
+            while (share := take(crew, stage, 1, share)) >= 0:
+                found.append(pool.idle_seconds())
+            end_job(crew, job, stage, 0)
 
     pool = WorkerPool(1, body)
     assert pool.idle_seconds() == inf  # there was none
@@ -81,22 +172,23 @@ def test_a_pool_is_idle_between_its_jobs() -> None:
     assert found == [-inf, -inf]
 
 
-# A pool whose jobs take two seconds, or as long as `work` says, with a barrier in the middle.
+# A pool whose jobs have a share for each thread, which takes as long as `work` says.
 POOL = """
 import os, signal, sys, threading, time
 from triolet.kernels.threads.cores import own_cores
 from triolet.kernels.threads.pool import WorkerPool
-from triolet.kernels.threads.waiting import barrier, finish_job, wait_for_job
+from triolet.kernels.threads.shares import NOTHING, end_job, stage_before, take
+from triolet.kernels.threads.waiting import NO_JOB, wait_for_job
 def nothing():
     pass
 work = nothing
-def body(thread, threads, state):
-    done = generation = 0
-    while wait_for_job(state, done):
-        work()
-        generation = barrier(state, threads, generation)
-        done += 1
-        finish_job(state, threads, done)
+def body(crew):
+    job = NO_JOB
+    while (job := wait_for_job(crew.state, job)) > 0:
+        stage, share = stage_before(job, 0) + 1, NOTHING
+        while (share := take(crew, stage, crew.threads, share)) >= 0:
+            work()
+        end_job(crew, job, stage, 0)
 pool = WorkerPool(2, body)
 pool.run()
 """
@@ -128,9 +220,10 @@ print("done")
 
 def test_an_interrupt_comes_through_after_the_job_and_leaves_the_pool_usable() -> None:
     result = run_program("""
+first = threading.Lock()
 signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever runs the tests in the background ignores it
 def work():
-    if threading.current_thread().name.endswith("-0"):
+    if first.acquire(blocking=False):
         os.kill(os.getpid(), signal.SIGINT)
     time.sleep(0.2)
 try:
@@ -169,23 +262,19 @@ print(status)
 
 
 def test_more_pools_than_cores_finish_their_jobs() -> None:
-    """Threads of several pools, pinned to the same cores, yield to each other at their barriers."""
-    pools = 3
-    cells, faults = (np.zeros((pools, 2, 8), np.int64) for _ in range(2))
-
-    def body(pool: int, thread: int, threads: int, state: int) -> None:
-        relay(thread, threads, state, cells[pool], faults[pool])
-
-    made = [WorkerPool(2, functools.partial(body, pool)) for pool in range(pools)]
-    callers = [threading.Thread(target=pool.run) for pool in made]
+    """Threads of several pools, pinned to the same cores, yield to each other when they wait."""
+    made = [marks_and_faults(2) for _ in range(3)]
+    pools = [WorkerPool(2, functools.partial(relay, marks=marks, faults=faults)) for marks, faults in made]
+    callers = [threading.Thread(target=pool.run) for pool in pools]
     for caller in callers:
         caller.start()
     for caller in callers:
         caller.join()
-    for pool in made:
+    for pool in pools:
         pool.close()
-    assert (cells[:, :, 0] == STAGES).all()
-    assert not faults.any()
+    for marks, faults in made:
+        assert (marks == expected_marks(1)).all()
+        assert not faults.any()
 
 
 def test_one_thread_of_every_core_comes_before_its_sibling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -136,7 +136,9 @@ def gemm_with(unit: TileUnit, permitted: int) -> Callable[..., None]:
     made: Callable[..., None] = rebuilt(
         cpu.gemm,
         TILES_HERE=True,
-        tiles_permitted=inline(0, lambda b: load(b, int64(permitted), i64, 8), result=True),
+        in_tile_unit=rebuilt(
+            cpu.in_tile_unit, tiles_permitted=inline(0, lambda b: load(b, int64(permitted), i64, 8), result=True)
+        ),
         tile_gemm=rebuilt(cpu_amx.tile_gemm, configure=configure, release=release, multiply=multiply),
         tile=kernel("i" + ARGUMENTS, nothing),
     )
