@@ -57,7 +57,7 @@ def stage_before(job: int, layers: int) -> int:
 
 @compiled
 def take(crew: Crew, stage: int, shares: int, before: int) -> int:
-    """The next share, from 0 to shares - 1, or NOTHING: the stage is complete. `before`: the last one it gave or NOTHING.
+    """The next share, from 0 to shares - 1, or NOTHING: the stage is complete. `before`: what it last gave, or NOTHING.
 
     Every thread calls it for all stages of a job, in their order, until NOTHING. A stage has 1 to MOST_SHARES shares.
     """

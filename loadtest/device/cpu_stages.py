@@ -3,7 +3,7 @@
     python -m triolet.loadtest.device.cpu_stages [--formats int8 int4] [--sequences 1] [--context 512] [--json]
 
 Two jobs alternate on the same cores and the same packed weights: the whole step, and its GEMMs alone: the same calls
-on the same buffers in the same order, with no barrier between them. What a barrier costs, and the waiting for a
+on the same buffers in the same order, with nothing between them. What the end of a stage costs, and the waiting for a
 slower thread, so counts as time outside. The share is 1 - GEMMs / step, the median over many short rounds: both of a
 round met the same memory. Sampling, scheduler and the link are outside both; `triolet bench offline` tells their share.
 """
