@@ -26,7 +26,7 @@ from ..embedding.cpu import embedding_row
 from ..experts.shape import ExpertMemory
 from ..gemm.tile import PANEL
 from ..simd.formats import CacheTag, Tag
-from ..threads.shares import NOTHING, Crew, end_job, shares_of, stage_before, take
+from ..threads.shares import NOTHING, Crew, end_job, is_over, shares_of, stage_before, take
 from ..threads.waiting import NO_JOB, wait_for_job
 from .attention import attention_stage, rotation_stage
 from .entering import add_branch, enter, normalised_row
@@ -59,13 +59,14 @@ def _step(
     adapter_tag: Tag | None,
     cache_tag: CacheTag | None,
     crew: Crew,
-    stage: int,
+    job: int,
     shape: Shape,
     memory: Memory,
     experts: ExpertMemory | None,
     latent: Latent | None,
     staged: Staged,
 ) -> int:
+    stage = stage_before(job, shape.layers)
     tokens = staged.job[TOKENS]
     weights = memory.weights
     # Of a literal argument, or one that is not an int64, numba would make a variant of the stage, and compile each.
@@ -74,6 +75,8 @@ def _step(
     hidden_bytes = shape.hidden_padded * 4
     stage = _embed(tag, crew, stage, tokens, shape, memory, staged)
     for layer in range(shape.layers):
+        if is_over(crew, job, shape.layers):
+            return stage
         stage = enter(tag, crew, stage, layer, qkv, tokens, shape, memory)
         stage = project_layer(
             tag,
@@ -276,6 +279,5 @@ def work(
         job = wait_for_job(crew.state, job)
         if job < 0:
             return
-        stage = stage_before(job, shape.layers)
-        stage = _step(tag, adapter_tag, cache_tag, crew, stage, shape, memory, experts, latent, staged)
+        stage = _step(tag, adapter_tag, cache_tag, crew, job, shape, memory, experts, latent, staged)
         end_job(crew, job, stage, shape.layers)

@@ -14,7 +14,7 @@ from ..gemm.tile import MOST_ROWS, PANEL
 from ..low_rank.cpu import expand, shrink
 from ..simd.formats import Tag
 from ..threads.atomics import peek
-from ..threads.shares import NOTHING, Crew, shares_of, take
+from ..threads.shares import MOST_SHARES, NOTHING, Crew, shares_of, take
 from .entering import entering_row
 from .shape import (
     ADAPTER_COLUMNS,
@@ -69,26 +69,28 @@ def shrink_stage(
     inputs, input_row = job[INPUTS] + crew.thread * job[INPUTS_STRIDE], job[INPUT_ROW]
     sums = inputs + MOST_ROWS * input_row
     begin, end = _modules(matrix)
-    tasks, none, task = job[LOW_RANK_TASKS], int(NO_ADDRESS), int(NOTHING)  # not literals: see cpu.py
+    tasks, none = job[LOW_RANK_TASKS], int(NO_ADDRESS)  # not a literal: see cpu.py
+    shares, share = min(tasks, MOST_SHARES), int(NOTHING)
     while True:
-        task = take(crew, stage, tasks, task)
-        if task < 0:
+        share = take(crew, stage, shares, share)
+        if share < 0:
             return stage
-        first, rows = staged.low_rank_tasks[task, TASK_ROW], staged.low_rank_tasks[task, TASK_ROWS]
-        adapter = staged.low_rank_tasks[task, TASK_ADAPTER]
-        most = 0
-        for module in range(begin, end):
-            most = max(most, _entry(adapter, layer, module, RANK))
-        if most == 0:
-            continue
-        for row in range(first, first + rows):
-            entering_row(tag, layer, matrix, row, inputs + (row - first) * input_row, none, shape, memory)
-        k = shape.attention_padded if matrix == OUT else shape.mlp_padded if matrix == DOWN else shape.hidden_padded
-        for module in range(begin, end):
-            rank = _entry(adapter, layer, module, RANK)
-            out = job[SHRUNK] + first * job[SHRUNK_STRIDE] + (module - begin) * job[SHRUNK_MODULE]
-            a = _entry(adapter, layer, module, LOW_RANK_A)
-            shrink(tag, rows, k, inputs, input_row, a, rank, sums, out, job[SHRUNK_STRIDE])
+        for task in range(tasks * share // shares, tasks * (share + 1) // shares):
+            first, rows = staged.low_rank_tasks[task, TASK_ROW], staged.low_rank_tasks[task, TASK_ROWS]
+            adapter = staged.low_rank_tasks[task, TASK_ADAPTER]
+            most = 0
+            for module in range(begin, end):
+                most = max(most, _entry(adapter, layer, module, RANK))
+            if most == 0:
+                continue
+            for row in range(first, first + rows):
+                entering_row(tag, layer, matrix, row, inputs + (row - first) * input_row, none, shape, memory)
+            k = shape.attention_padded if matrix == OUT else shape.mlp_padded if matrix == DOWN else shape.hidden_padded
+            for module in range(begin, end):
+                rank = _entry(adapter, layer, module, RANK)
+                out = job[SHRUNK] + first * job[SHRUNK_STRIDE] + (module - begin) * job[SHRUNK_MODULE]
+                a = _entry(adapter, layer, module, LOW_RANK_A)
+                shrink(tag, rows, k, inputs, input_row, a, rank, sums, out, job[SHRUNK_STRIDE])
 
 
 @inner

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..compile_cache import inlined, inner
 from ..simd.formats import Tag
-from ..threads.shares import NOTHING, Crew, take
+from ..threads.shares import MOST_SHARES, NOTHING, Crew, take
 from .cpu import gemm, row_blocks
 from .tile import PANEL
 
@@ -15,7 +15,7 @@ MOST_SHARES_A_THREAD = 4
 
 @inlined
 def _parts(rows: int, k: int, panels: int, blocks: int, threads: int) -> int:
-    """Into how many ranges the panels are cut. Several blocks of rows are shares enough."""
+    """Into how many ranges the panels are cut: fewer if there are several blocks of rows, as these are shares, too."""
     work = rows * k * panels * PANEL // threads // SHARE_WORK
     each = max(1, min(work, MOST_SHARES_A_THREAD // blocks))
     return min(panels, each * threads)
@@ -40,7 +40,8 @@ def shared_gemm(
 ) -> int:
     """`gemm` by all threads, as the stage after `stage`, whose number it gives. `a`: a thread's own copy, or shared."""
     stage += 1
-    blocks = row_blocks(tag, rows, k)
+    # Larger blocks than the cache holds are no harm but for the balance: `gemm` takes them apart again.
+    blocks = min(row_blocks(tag, rows, k), MOST_SHARES // crew.threads)
     parts = _parts(rows, k, channels // PANEL, blocks, crew.threads)
     share = int(NOTHING)
     while True:

@@ -1,16 +1,17 @@
 """How the threads of a pool share a job: stage by stage, each cut into shares that any of them may take.
 
 A stage ends when its shares are done, not when all threads have arrived. So a thread that has lost its core holds the
-others up only if it lost it within a share. They do the rest of its work, end the job without it, and begin the next
-one. When it runs again it finds that all of this is over, and goes on to the job at hand. In the same way a slower core
-gets less to do.
+others up only if it lost it within a share, or while it counted one. They do the rest of its work, end the job without
+it, and begin the next one. When it runs again it finds that all of this is over, and goes on to the job at hand. In the
+same way a slower core gets less to do.
 
-Each thread has a part of a stage's shares, the same in every job, as its caches may still hold their weights. It helps
-with others' parts only after waiting for a moment: if all threads run, they need no help.
+Each thread has a part of a stage's shares, the same in every job of as many rows, as its caches may still hold their
+weights. It helps with others' parts only after waiting for a moment: if all threads run, they need no help.
 
-Stages are numbered over all jobs. A late thread could mistake a part for one of its own stage, so a share counts as
-taken only if its stage is not complete afterwards: then the job is still the thread's own, and so is all that it has
-read of it. What a thread reads before it takes a share may be of another job.
+Stages are numbered over all jobs. A late thread may still claim a share of a stage that is long complete, going by
+numbers that it read from another job's batch. So it looks after the claim whether its stage is complete, and the claim
+holds only if not: then its job has not ended, and all that it has read belongs to this job. Outside a share a thread
+may read anything, but may write only to memory of its own.
 
 In the state: the last stage that is complete; how many shares of the next one are done; and a line for each thread,
 with the stage and next share of its part, in one word, and how many shares it did since it last told.
@@ -30,9 +31,9 @@ HELD = 8  # in a thread's line, behind its part's word
 SHARE_BITS = 16  # of that word; the others are the stage's: if no job ever waited, they would suffice for years
 MOST_SHARES = 1 << (SHARE_BITS - 1)
 NOTHING = -1
-WHOLE = 1  # share: of a stage that one thread does
+WHOLE = 1  # the number of shares of a stage that one thread does alone
 STAGES = 32  # numbers for the stages of a layer, and for those outside: more than there are
-SPINS_BEFORE_HELPING = 50  # pauses of about 40 cycles each: 0.6 us
+SPINS_BEFORE_HELPING = 50  # pauses: 0.6 us on a Zen 4, 2 us on CPUs whose pauses are longer
 # Spinning without end would cost a whole scheduler slice (8 ms measured) when the partner has lost its core.
 SPINS_BEFORE_YIELD = 2000
 
@@ -57,8 +58,9 @@ def stage_before(job: int, layers: int) -> int:
 
 @compiled
 def take(crew: Crew, stage: int, shares: int, before: int) -> int:
-    """The next share, from 0 to shares - 1, or NOTHING: the stage is complete. `before`: what it last gave, or NOTHING.
+    """The next share, from 0 to shares - 1, or NOTHING: the stage is complete.
 
+    `before`: what the last call for this stage gave, which is done now; NOTHING in the first call for a stage.
     Every thread calls it for all stages of a job, in their order, until NOTHING. A stage has 1 to MOST_SHARES shares.
     """
     own = crew.state + PARTS + crew.thread * LINE
@@ -75,6 +77,8 @@ def take(crew: Crew, stage: int, shares: int, before: int) -> int:
         spins += 1
         if spins == SPINS_BEFORE_HELPING:
             for distance in range(1, crew.threads):
+                if atomic_get(crew.state + COMPLETE) >= stage:
+                    break
                 share = _take_from(crew, (crew.thread + distance) % crew.threads, stage, shares)
                 if share >= 0:
                     return share
@@ -113,12 +117,18 @@ def _tell(crew: Crew, held: int, stage: int, shares: int) -> None:
 
 @compiled
 def end_job(crew: Crew, job: int, stage: int, layers: int) -> None:
-    """After the job's last stage. One thread wakes the caller; for those that come later all its stages are over."""
+    """Call it after the job's last stage. The first to do so ends the job and wakes the caller; others find it over."""
     if atomic_swap(crew.state + COMPLETE, stage, stage_before(job + 1, layers)):
         tell_done(crew.state, job)
 
 
 @compiled
+def is_over(crew: Crew, job: int, layers: int) -> int:
+    """Whether the others have ended this job, so that what is left of it is for nothing."""
+    return int(atomic_get(crew.state + COMPLETE) >= stage_before(job + 1, layers))
+
+
+@compiled
 def shares_of(units: int, threads: int) -> int:
-    """Into how many shares so many equal units are cut: each has a thread's fourth, but not less than one."""
+    """Four for each thread, but no more than there are units."""
     return min(units, 4 * threads)

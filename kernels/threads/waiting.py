@@ -22,8 +22,9 @@ EVERYBODY = 1 << 20
 
 @compiled
 def wait_for_job(state: int, job: int) -> int:
-    """Worker: sleep until a job after number `job` was started; its number, or CLOSING. Jobs that are done may be left
-    out: a thread that comes late finds nothing to do in them.
+    """Worker: sleep until a job after number `job` was started; its number, or CLOSING.
+
+    It may skip jobs that the others have finished.
     """
     spins = 0
     while atomic_get(state + STARTED) == job and atomic_get(state + STOP) == 0:
@@ -35,7 +36,8 @@ def wait_for_job(state: int, job: int) -> int:
             if atomic_get(state + STARTED) == job and atomic_get(state + STOP) == 0:
                 futex(state + STARTED, FUTEX_WAIT_PRIVATE, job & 0xFFFFFFFF)
             atomic_add(state + ASLEEP, -1)
-    return CLOSING if atomic_get(state + STOP) != 0 else atomic_get(state + STARTED)
+    started = atomic_get(state + STARTED)  # before STOP: closing sets that first, and then moves this
+    return CLOSING if atomic_get(state + STOP) != 0 else started
 
 
 @compiled

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, cast, get_args
 
 import numpy as np
@@ -134,13 +135,18 @@ class Mixture:
         wide = np.zeros((rows + 16, hidden), np.float32)
         wide[:rows, :HIDDEN] = x
         inputs = np.stack([activation_row(row, self.format) for row in wide])
-        out, scratch = np.ones((rows, hidden), np.float32), np.zeros(512, np.float32)
+        out, scratch = np.ones((rows, hidden), np.float32), np.zeros((threads, 512), np.float32)
         group_rows(shape, memory, rows)
         state = np.zeros(state_bytes(threads), np.uint8)
-        crew = Crew(state.ctypes.data, 0, threads)  # the first thread does the others' shares
-        stage = wide_stage(tag, crew, 0, 1, inputs.ctypes.data, shape, memory)
-        stage = activation_stage(tag, crew, stage, scratch.ctypes.data, shape, memory)
-        assert narrow_stage(tag, crew, stage, 1, out.ctypes.data, shape, memory) == 3
+
+        def work(thread: int) -> int:
+            crew = Crew(state.ctypes.data, thread, threads)
+            stage = wide_stage(tag, crew, 0, 1, inputs.ctypes.data, shape, memory)
+            stage = activation_stage(tag, crew, stage, scratch[thread].ctypes.data, shape, memory)
+            return narrow_stage(tag, crew, stage, 1, out.ctypes.data, shape, memory)
+
+        with ThreadPoolExecutor(threads) as pool:
+            assert list(pool.map(work, range(threads))) == [3] * threads
         assert (out[:, HIDDEN:] == 1).all()
         return out[:, :HIDDEN]
 

@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from triolet.kernels.gemm.cpu import gemm
+from triolet.kernels.compile_cache import compiled
+from triolet.kernels.gemm.cpu import gemm, row_blocks
 from triolet.kernels.gemm.pack import CHUNK, Part, pack, packed_bytes, padded, panel_bytes
 from triolet.kernels.gemm.reference import (
     gemm_reference,
@@ -18,11 +19,13 @@ from triolet.kernels.gemm.reference import (
     rounded_activations,
     rounded_weights,
 )
+from triolet.kernels.gemm.shared import shared_gemm
 from triolet.kernels.gemm.tile_int4 import INT4_MOST_ROWS
 from triolet.kernels.quantise.layout import CORRECTION, HEADER_BYTES, SCALE, WIDE_QUADS, row_bytes
 from triolet.kernels.quantise.reference import quantise_groups_reference, quantise_reference
 from triolet.kernels.simd.dot import broadcast_format
-from triolet.kernels.simd.formats import GROUP, GROUP_SHIFTS, TAGS, WeightFormat
+from triolet.kernels.simd.formats import GROUP, GROUP_SHIFTS, TAGS, Tag, WeightFormat
+from triolet.kernels.threads.shares import MOST_SHARES, Crew, state_bytes
 
 FloatArray = npt.NDArray[np.float32]
 FORMATS: list[WeightFormat] = [name for name in get_args(WeightFormat) if name != "stored"]
@@ -182,6 +185,28 @@ def test_the_residual_is_added(weight_format: WeightFormat) -> None:
     np.testing.assert_array_equal(
         run(x, w, weight_format, residual=residual), residual + run(x, w, weight_format), strict=True
     )
+
+
+@compiled
+def by_all(crew: Crew, tag: Tag, add: int, rows: int, k: int, a: int, a_stride: int, weights: int, scales: int,
+           group_shift: int, channels: int, out: int, out_stride: int) -> int:  # fmt: skip
+    return shared_gemm(
+        tag, crew, 0, add, rows, k, a, a_stride, weights, scales, group_shift, channels, out, out_stride
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("threads", [1, 3, MOST_SHARES // 2, MOST_SHARES])
+def test_a_stage_of_several_blocks_of_rows_is_the_same_product(threads: int) -> None:
+    """However few shares are left for blocks: a stage has at most MOST_SHARES."""
+    (x, w), state = sample(450, 64, 2048), np.zeros(state_bytes(threads), np.uint8)
+    assert row_blocks(TAGS["int8"], 450, 2048) > 2
+    residual = sample(450, 1, 64, 5)[0]
+
+    def multiply(tag: Tag, thread: int, _: int, *arguments: int) -> None:
+        assert by_all(Crew(state.ctypes.data, thread, threads), tag, *arguments) == 1
+
+    found = run(x, w, "int8", residual=residual, multiply=multiply)  # the first thread does the others' shares
+    np.testing.assert_array_equal(found, run(x, w, "int8", residual=residual))
 
 
 def test_bfloat16_checkpoints_pack_like_their_float32_values() -> None:

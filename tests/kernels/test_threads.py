@@ -43,31 +43,31 @@ def relay(crew: Crew, marks: Marks, faults: Marks) -> None:
                 if share < 0:
                     break
                 for other in range(1 + (number - 1) * 7 % WIDEST if number > 0 else 0):
-                    faults[crew.thread, 0] += marks[number - 1, other] != 1
-                marks[number, share] += 1
+                    faults[crew.thread, 0] += marks[:, number - 1, other].sum() != 1
+                marks[crew.thread, number, share] += 1
         end_job(crew, job, stage, LAYERS)
 
 
 def marks_and_faults(threads: int) -> tuple[Marks, Marks]:
-    return np.zeros((JOBS * JOB_STAGES, WIDEST), np.int64), np.zeros((threads, 8), np.int64)
+    return np.zeros((threads, JOBS * JOB_STAGES, WIDEST), np.int64), np.zeros((threads, 8), np.int64)
 
 
 def expected_marks(jobs: int) -> Marks:
     marks, _ = marks_and_faults(1)
     for number in range(jobs * JOB_STAGES):
-        marks[number, : 1 + number * 7 % WIDEST] = 1
-    return marks
+        marks[0, number, : 1 + number * 7 % WIDEST] = 1
+    return marks[0]
 
 
 @pytest.mark.parametrize("threads", [1, 2, 5, 16])
 def test_stages_follow_each_other_and_each_share_is_done_once(threads: int) -> None:
-    """With 5 and 16 threads on fewer cores, some always lose theirs in the middle."""
+    """With more threads than cores, some lose theirs in the middle."""
     marks, faults = marks_and_faults(threads)
     pool = WorkerPool(threads, lambda crew: relay(crew, marks, faults))
     for _ in range(JOBS):
         pool.run()
     pool.close()
-    assert (marks == expected_marks(JOBS)).all()
+    assert (marks.sum(axis=0) == expected_marks(JOBS)).all()
     assert not faults.any()
 
 
@@ -78,7 +78,7 @@ def test_a_thread_that_does_not_run_holds_nobody_up() -> None:
     def body(crew: Crew) -> None:
         job = NO_JOB
         while (job := wait_for_job(crew.state, job)) > 0:
-            if crew.thread == 1 and not held.is_set():
+            if crew.thread == 1:
                 held.wait()
                 came.set()
             stage = stage_before(job, 1)
@@ -111,7 +111,7 @@ def test_a_part_goes_to_its_thread_first_and_then_to_who_waits() -> None:
     _state, (one, other) = crews()
     assert take(other, 1, 4, NOTHING) == 2
     assert [take(one, 1, 4, before) for before in (NOTHING, 0, 1)] == [0, 1, 3]  # 3 was the other's
-    waiting = threading.Thread(target=take, args=(one, 1, 4, 3))  # until the other's share is done, too
+    waiting = threading.Thread(target=take, args=(one, 1, 4, 3), daemon=True)  # until the other's share is done, too
     waiting.start()
     assert take(other, 1, 4, 2) == NOTHING
     waiting.join()
@@ -265,7 +265,7 @@ def test_more_pools_than_cores_finish_their_jobs() -> None:
     """Threads of several pools, pinned to the same cores, yield to each other when they wait."""
     made = [marks_and_faults(2) for _ in range(3)]
     pools = [WorkerPool(2, functools.partial(relay, marks=marks, faults=faults)) for marks, faults in made]
-    callers = [threading.Thread(target=pool.run) for pool in pools]
+    callers = [threading.Thread(target=pool.run, daemon=True) for pool in pools]
     for caller in callers:
         caller.start()
     for caller in callers:
@@ -273,7 +273,7 @@ def test_more_pools_than_cores_finish_their_jobs() -> None:
     for pool in pools:
         pool.close()
     for marks, faults in made:
-        assert (marks == expected_marks(1)).all()
+        assert (marks.sum(axis=0) == expected_marks(1)).all()
         assert not faults.any()
 
 
