@@ -30,7 +30,7 @@ BANDWIDTH: Final = {8: 80.0, 32: 200.0, 96: 400.0}  # GB/s, of servers with so m
 STAGES_OF_LAYER: Final = 6  # of one row: four projections, rotation, attention
 
 
-class StepShape(Struct, frozen=True):
+class MatrixShapes(Struct, frozen=True):
     """Output channels and inputs of a layer's projections, and of the head."""
 
     layers: int
@@ -39,8 +39,8 @@ class StepShape(Struct, frozen=True):
 
 
 SPECS: Final = {
-    "llama-3.2-1b": StepShape(16, ((3072, 2048), (2048, 2048), (16384, 2048), (2048, 8192)), (128256, 2048)),
-    "qwen3-0.6b": StepShape(28, ((4096, 1024), (1024, 2048), (6144, 1024), (1024, 3072)), (151936, 1024)),
+    "llama-3.2-1b": MatrixShapes(16, ((3072, 2048), (2048, 2048), (16384, 2048), (2048, 8192)), (128256, 2048)),
+    "qwen3-0.6b": MatrixShapes(28, ((4096, 1024), (1024, 2048), (6144, 1024), (1024, 3072)), (151936, 1024)),
 }
 
 
@@ -73,7 +73,7 @@ def stage_seconds(threads: int, shares: int) -> float:
     return statistics.median(times)
 
 
-def uneven(shape: StepShape, threads: int) -> float:
+def uneven(shape: MatrixShapes, threads: int) -> float:
     """The part of a step's reading that is lost: the largest part of each matrix's panels, less the mean one."""
     whole = lost = 0.0
     for channels, inputs, count in [(*shape.head, 1), *((*each, shape.layers) for each in shape.projections)]:
@@ -83,7 +83,7 @@ def uneven(shape: StepShape, threads: int) -> float:
     return lost / whole
 
 
-def predict(shape: StepShape, threads: int, bandwidth: float, own: float, passed: float) -> dict[str, float]:
+def predict(shape: MatrixShapes, threads: int, bandwidth: float, own: float, passed: float) -> dict[str, float]:
     """Of int8 weights, milliseconds. `own`, `passed`: seconds to take a share, and for a line to pass to a core."""
     weights = shape.head[0] * shape.head[1] + shape.layers * sum(n * k for n, k in shape.projections)
     reading = weights / (bandwidth * 1e9)
