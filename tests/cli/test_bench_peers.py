@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 import click
 import pytest
 
-from triolet.loadtest.compare.cases import CASES
+from triolet.loadtest.compare.cases import CASES, USUAL
 from triolet.loadtest.compare.variant import plain, read_variant
 
 TRIOLET = str(Path(sys.executable).with_name("triolet"))
@@ -87,7 +87,7 @@ def test_what_cannot_run_is_refused_before_anything_does(arguments: tuple[str, .
 
 
 def test_a_variant_has_the_engine_s_options_and_memory_for_the_cases() -> None:
-    variant = read_variant("eight=--quantize int8", None, 2, list(CASES.values()))
+    variant = read_variant("eight=--quantize int8", None, 2, [CASES[name] for name in USUAL])
     assert (variant.name, variant.settings.quantize, variant.settings.threads) == ("eight", "int8", 2)
     assert variant.settings.max_model_len == 2112  # 2,048 + 1, in blocks of 64
     assert variant.settings.max_running == 16
