@@ -24,7 +24,7 @@ SILENCE_LIMIT: Final = 1.5  # seconds; with the ping, a stopped worker is notice
 # compiling holds the GIL, for some ten seconds on a busy machine.
 KILL_AFTER: Final = 30.0
 STALL_LIMIT: Final = 1.0  # seconds without progress; with two pings, a step that hangs is noticed within 2 s
-_DOUBTED: Final = 4.0  # times what a step is predicted to take, without progress: health says so
+_DOUBTED: Final = 3.0  # times what a step is predicted to take, without progress: health says so
 _GIVEN_UP: Final = 10.0  # the same: its worker is replaced
 _FIRST_STEP: Final = 3.0  # seconds that the first one is predicted to take
 
