@@ -93,7 +93,7 @@ def in_tile_unit(tag: Tag, rows: int, k: int) -> bool:
 
 @inlined
 def _unit_blocks(tag: Tag, k: int) -> int:
-    """The same of a tile unit's blocks of rows."""
+    """Blocks of rows for a tile unit, whose activations stay in the L2 cache in the same way."""
     return max(1, TILE_L2_BYTES // (k // GROUP * _bytes_of_32_more(tag)) // MOST_TILE_ROWS)
 
 
