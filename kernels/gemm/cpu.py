@@ -18,13 +18,12 @@ from .cpu_amx import tile_gemm
 from .pack import scale_bytes
 from .segments import ADD, BITS, CODES, FIRST_PANEL, PANELS, SEGMENT_BYTES, SEGMENTS_START
 from .tile import ARGUMENTS, FEW_ROWS, MOST_ROWS, PANEL, emit_tile
-from .tile_amx import FEWEST_INPUTS, FEWEST_ROWS, MOST_TILE_ROWS
+from .tile_amx import MOST_TILE_ROWS
 from .tile_int4 import INT4_MOST_ROWS, emit_tile_int4
 from .tile_stored import emit_tile_stored
 
 L2_ACTIVATION_BYTES = 384 * 1024
 TILES_HERE = has_tiles()  # a plain name: numba leaves out what stands behind a false one
-FROM_ROWS = FEWEST_ROWS  # that tiles multiply; not measured, as no test machine has such a unit
 # Activations in the L2 cache of CPUs with the unit, which has 2 MB. The unit is so fast that its cores would ask more
 # of the memory than it gives if they reread the weights for a few rows each; not measured either.
 TILE_L2_BYTES = 1024 * 1024
@@ -44,7 +43,10 @@ _bytes_of_32 = by_format(lambda weight_format: row_bytes(weight_format, 32))
 _bytes_of_32_more = by_format(lambda weight_format: row_bytes(weight_format, 64) - row_bytes(weight_format, 32))
 _scale_group_bytes = by_format(lambda weight_format: scale_bytes(PANEL, weight_format))
 _grouped = by_format(lambda weight_format: int(weight_format == "int4"))
-_in_tiles = by_format(lambda weight_format: int(weight_format in ("int8", "int4")))
+# From how many rows and inputs on a tile unit multiplies; 0: never. Of bfloat16 all rows, see tile_amx_bfloat16.py. Of
+# bytes the 16 are not measured, as no test machine has such a unit.
+_tile_rows_from = by_format(lambda weight_format: {"bfloat16": 1, "int8": 16, "int4": 16}.get(weight_format, 0))
+_tile_inputs_from = by_format(lambda weight_format: 32 if weight_format == "bfloat16" else 64)
 tile_rows = by_format(lambda weight_format: INT4_MOST_ROWS if weight_format in _BY_GROUPS else MOST_ROWS)
 # With more rows than this, the next panel is prefetched.
 unaided_rows = by_format(lambda weight_format: 1 if weight_format in _BY_GROUPS else FEW_ROWS)
@@ -88,7 +90,8 @@ def tiles_in_cache(tag: Tag, k: int) -> int:
 @inlined
 def in_tile_unit(tag: Tag, rows: int, k: int) -> bool:
     """Whether a tile unit multiplies them, if there is one."""
-    return bool(_in_tiles(tag) and rows >= FROM_ROWS and k >= FEWEST_INPUTS and tiles_permitted())
+    fewest = _tile_rows_from(tag)
+    return bool(fewest and rows >= fewest and k >= _tile_inputs_from(tag) and tiles_permitted())
 
 
 @inlined

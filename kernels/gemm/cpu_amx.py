@@ -1,4 +1,4 @@
-"""The GEMM of many rows by a tile unit, for int8 and 4-bit weights: `tile_gemm` is what `gemm` does there.
+"""The GEMM by a tile unit, for bfloat16, int8 and 4-bit weights: `tile_gemm` is what `gemm` does there.
 
 Parts have the same panels as in `gemm`, and rows are processed in blocks as there.
 """
@@ -10,26 +10,31 @@ from collections.abc import Callable
 from llvmlite import ir
 
 from ..compile_cache import compiled
-from ..simd.amx import Amx, TileUnit
+from ..simd.amx import TILE_ROWS, Amx, TileUnit
 from ..simd.functions import inline
 from ..simd.lanes import int64
 from .tile import PANEL
-from .tile_amx import ARGUMENTS, MOST_TILE_ROWS, emit_block_int8
+from .tile_amx import ARGUMENTS, MOST_TILE_ROWS, Block, emit_block_int8
+from .tile_amx_bfloat16 import emit_block_bfloat16
 from .tile_amx_int4 import emit_block_int4
+
+_BLOCKS = {4: emit_block_int4, 8: emit_block_int8, 16: emit_block_bfloat16}  # by the bits of a weight
 
 
 def callables(unit: TileUnit) -> tuple[Callable[..., int], Callable[..., int], Callable[..., int]]:
-    """For compiled code: configure() -> the unit's state, release(state), multiply(bits of a weight, *Block)."""
+    """For compiled code: configure(rows) -> the unit's state, release(state), multiply(bits of a weight, *Block)."""
 
     def multiply(b: ir.IRBuilder, bits: ir.Value, *values: ir.Value) -> None:
-        with b.if_else(b.icmp_signed("==", bits, int64(4))) as (four, eight):
-            with four:
-                b.call(emit_block_int4(b.module, unit), values)
-            with eight:
-                b.call(emit_block_int8(b.module, unit), values)
+        few = b.icmp_signed("<=", Block(*values).rows, int64(TILE_ROWS))
+        for own_bits, emit in _BLOCKS.items():
+            with b.if_then(b.icmp_signed("==", bits, int64(own_bits))), b.if_else(few) as (one, two):
+                with one:
+                    b.call(emit(b.module, unit, 1), values)
+                with two:
+                    b.call(emit(b.module, unit, 2), values)
 
     return (
-        inline(0, unit.configure, result=True),
+        inline(1, unit.configure, result=True),
         inline(1, unit.release, result=False),
         inline(1 + len(ARGUMENTS), multiply, result=False),
     )
@@ -58,12 +63,12 @@ def tile_gemm(
     out: int,
     out_stride: int,
 ) -> None:
-    """What `gemm` does, of at least FEWEST_ROWS rows and FEWEST_INPUTS inputs; `in_cache`: blocks of rows."""
+    """What `gemm` does, of at least 64 bytes of inputs; `in_cache`: blocks of rows."""
     panels = channels // PANEL
     first = panels * part // parts
     last = panels * (part + 1) // parts
     blocks = (rows + MOST_TILE_ROWS - 1) // MOST_TILE_ROWS
-    unit = configure()
+    unit = configure(min(rows, TILE_ROWS))  # several blocks have at least as many each
     for begin in range(0, blocks, in_cache):
         for panel in range(first, last, 2):
             w = weights + panel * panel_bytes

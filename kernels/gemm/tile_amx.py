@@ -1,15 +1,17 @@
-"""The GEMM micro-kernel for a tile unit (simd/amx.py), as LLVM IR: 16 to 32 rows times one or two panels of int8.
+"""The GEMM micro-kernel for a tile unit (simd/amx.py), as LLVM IR: up to 32 rows times one or two panels of int8.
 
 Sixteen k steps of a packed panel (tile.py) are a tile of weights as they lie in memory, and the same 64 bytes of 16
 rows a tile of activations. So each step loads two tiles of either kind for four products. Of an odd number of 32
 inputs, the last ones are multiplied with a tile of weights whose first half is zero.
 
-Fewer than 32 rows are two tiles that overlap, and a single panel counts as two: what is computed twice is written once.
-Sums are exact, so the results are those of tile.py bit for bit: wide quads, corrections and scales are its code.
+Up to 16 rows are one tile, of as many rows as the unit was configured for. From 17 to 31 they are two that overlap, and
+a single panel counts as two: what is computed twice is written once. int8 sums are exact, so the results are those of
+tile.py bit for bit: wide quads, corrections and scales are its code.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from llvmlite import ir
@@ -20,8 +22,7 @@ from ..simd.functions import Values, loop, new_function
 from ..simd.lanes import VECTOR_BYTES, VF, VI, at, constant, i32, i64, int64, load, prefetch, scaled, store
 from .tile import dequantise, prefetch_stride, wide_sums, write_rows
 
-FEWEST_ROWS, MOST_TILE_ROWS = TILE_ROWS, 2 * TILE_ROWS
-FEWEST_INPUTS = TILE_BYTES
+MOST_TILE_ROWS = 2 * TILE_ROWS
 STEPS = 16  # of four inputs, in a tile
 TILE = TILE_ROWS * TILE_BYTES  # bytes
 SUMS_BYTES = 4 * TILE  # of a block
@@ -49,56 +50,64 @@ class Block(NamedTuple):
 
 
 ARGUMENTS = "i" * len(Block._fields)
+Product = Callable[[ir.IRBuilder, ir.Value, int, int, int], None]  # a method of the unit
 
 
 class Tiles:
-    """The tiles of a block: two of rows, two of panels, four of totals."""
+    """The tiles of a block: one or two of rows, two of panels, as many totals as products of these."""
 
-    def __init__(self, b: ir.IRBuilder, unit: TileUnit, block: Block) -> None:
+    def __init__(self, b: ir.IRBuilder, unit: TileUnit, block: Block, row_tiles: int) -> None:
         self._b, self._unit, self._block = b, unit, block
-        self._second = b.sub(block.rows, int64(TILE_ROWS))  # first row of the second tile
-        self._second_start = b.add(block.a, b.mul(self._second, block.a_stride))
+        second = b.sub(block.rows, int64(TILE_ROWS))
+        self._first_rows = [int64(0), second][:row_tiles]
+        self._starts = [block.a, b.add(block.a, b.mul(second, block.a_stride))][:row_tiles]
         other = b.mul(b.sub(block.panels, int64(1)), block.panel_bytes)
         self.panels = [block.weights, b.add(block.weights, other)]
 
     def zero(self) -> None:
-        for number in (tile for pair in _TOTALS for tile in pair):
-            self._unit.zero(self._b, self._block.state, number)
+        for pair in _TOTALS:
+            for _, number in zip(self._starts, pair, strict=False):
+                self._unit.zero(self._b, self._block.state, number)
 
-    def multiply(self, weights: Values, place: ir.Value) -> None:
+    def multiply(self, weights: Values, place: ir.Value, product: Product) -> None:
         """The totals += the rows' 64 bytes at `place` in them, times the tiles of weights at two addresses."""
         b, unit, state = self._b, self._unit, self._block.state
         for number, tile in zip(_WEIGHTS, weights, strict=True):
             unit.load(b, state, number, tile, int64(TILE_BYTES))
-        for half, (number, start) in enumerate(zip(_ACTIVATIONS, (self._block.a, self._second_start), strict=True)):
-            unit.load(b, state, number, b.add(start, place), self._block.a_stride)
+        for half, start in enumerate(self._starts):
+            unit.load(b, state, _ACTIVATIONS[half], b.add(start, place), self._block.a_stride)
             for panel, tile in enumerate(_WEIGHTS):
-                unit.multiply(b, state, _TOTALS[panel][half], number, tile)
+                product(b, state, _TOTALS[panel][half], _ACTIVATIONS[half], tile)
 
     def store(self, sums: ir.Value) -> None:
         """To vectors of [panel][32 rows]."""
         b = self._b
         for panel, pair in enumerate(_TOTALS):
             own = at(b, sums, panel * MOST_TILE_ROWS * VECTOR_BYTES)
-            for number, place in zip(pair, (own, scaled(b, own, self._second, VECTOR_BYTES)), strict=True):
-                self._unit.store(b, self._block.state, number, place, int64(VECTOR_BYTES))
+            for number, row in zip(pair, self._first_rows, strict=False):
+                self._unit.store(b, self._block.state, number, scaled(b, own, row, VECTOR_BYTES), int64(VECTOR_BYTES))
 
 
-def emit_block_int8(module: ir.Module, unit: TileUnit) -> ir.Function:
-    name = f"triolet_gemm_int8_{unit.name}"
+def prefetch_pair(b: ir.IRBuilder, block: Block, index: ir.Value, stride: ir.Value) -> None:
+    """The two tiles of weights of this step in the next pair of panels."""
+    ahead = b.add(block.following, b.mul(index, stride))
+    for line in range(2 * TILE_ROWS):
+        prefetch(b, at(b, ahead, line * TILE_BYTES))
+
+
+def emit_block_int8(module: ir.Module, unit: TileUnit, row_tiles: int) -> ir.Function:
+    name = f"triolet_gemm_int8_{unit.name}_{row_tiles}"
     if name in module.globals:
         return module.globals[name]
     function, b = new_function(module, name, ARGUMENTS)
     block = Block(*function.args)
-    tiles, sums, half_tiles = Tiles(b, unit, block), room(b, SUMS_BYTES), room(b, 2 * TILE)
+    tiles, sums, half_tiles = Tiles(b, unit, block, row_tiles), room(b, SUMS_BYTES), room(b, 2 * TILE)
     stride = prefetch_stride(b, block.following, block.a, 2 * TILE)
 
     def whole(index: ir.Value, _: Values) -> Values:
-        ahead = b.add(block.following, b.mul(index, stride))
-        for line in range(2 * TILE_ROWS):
-            prefetch(b, at(b, ahead, line * TILE_BYTES))
+        prefetch_pair(b, block, index, stride)
         place = at(b, scaled(b, int64(0), index, TILE_BYTES), HEADER_BYTES)
-        tiles.multiply([scaled(b, panel, index, TILE) for panel in tiles.panels], place)
+        tiles.multiply([scaled(b, panel, index, TILE) for panel in tiles.panels], place, unit.multiply_bytes)
         return []
 
     def rest(_: ir.Value, __: Values) -> Values:
@@ -109,7 +118,7 @@ def emit_block_int8(module: ir.Module, unit: TileUnit) -> ir.Function:
                 value = constant(i32, 0) if step < STEPS // 2 else load(b, own, VI, 64)
                 store(b, value, at(b, half_tiles, panel * TILE + step * VECTOR_BYTES), 64)
         place = at(b, scaled(b, int64(0), first, 4), HEADER_BYTES)
-        tiles.multiply([at(b, half_tiles, panel * TILE) for panel in range(2)], place)
+        tiles.multiply([at(b, half_tiles, panel * TILE) for panel in range(2)], place, unit.multiply_bytes)
         return []
 
     def write_panel(panel: ir.Value, _: Values) -> Values:

@@ -24,13 +24,13 @@ from .tile_int4 import PANEL_GROUP_BYTES, add_group, group_scale, unpacked_group
 AT_A_TIME = 4  # groups, whose sums are 16 KB, a third of the L1 cache; not measured
 
 
-def emit_block_int4(module: ir.Module, unit: TileUnit) -> ir.Function:
-    name = f"triolet_gemm_int4_{unit.name}"
+def emit_block_int4(module: ir.Module, unit: TileUnit, row_tiles: int) -> ir.Function:
+    name = f"triolet_gemm_int4_{unit.name}_{row_tiles}"
     if name in module.globals:
         return module.globals[name]
     function, b = new_function(module, name, ARGUMENTS)
     block = Block(*function.args)
-    tiles, totals = Tiles(b, unit, block), room(b, SUMS_BYTES)
+    tiles, totals = Tiles(b, unit, block, row_tiles), room(b, SUMS_BYTES)
     sums, codes = room(b, AT_A_TIME * SUMS_BYTES), room(b, AT_A_TIME * 2 * TILE)
     stride = prefetch_stride(b, block.following, block.a, PANEL_GROUP_BYTES)
     none = b.icmp_signed("==", stride, int64(0))
@@ -48,7 +48,7 @@ def emit_block_int4(module: ir.Module, unit: TileUnit) -> ir.Function:
                 for quad, vector in enumerate(quads):
                     store(b, vector, at(b, tile, quad * VECTOR_BYTES), 64)
             tiles.zero()
-            tiles.multiply(own, scaled(b, int64(0), group, GROUP_BYTES))
+            tiles.multiply(own, scaled(b, int64(0), group, GROUP_BYTES), unit.multiply_bytes)
             tiles.store(at(b, sums, number * SUMS_BYTES))
         loop(b, block.panels, [], partial(add_panel, count, first))
         return []

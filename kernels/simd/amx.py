@@ -1,7 +1,11 @@
 """The tile unit of Intel CPUs (AMX): its instructions as LLVM IR, and the kernel's permission to use it.
 
-Eight tiles of 16 rows of 64 bytes. A product adds to a tile of 16 x 16 int32 the products of 16 rows of 64 signed bytes
-and of 64 x 16 unsigned ones, four of which, one below the other, are a 32-bit word: exact, but for wrapping int32.
+Eight tiles of up to 16 rows of 64 bytes. There are two products, of rows and of words below each other:
+    bytes   16 x 16 int32 += 16 rows of 64 signed bytes times 64 x 16 unsigned ones, four to a word; exact, but for
+            wrapping int32
+    pairs   16 x 16 float32 += 16 rows of 32 bfloat16 times 32 x 16, two to a word. For each sum, the first values of
+            the pairs are multiplied and added in order, by fused multiply-adds from zero; so are the second ones; the
+            two sums are added, and that to the total. Denormals are zeros (Intel's manual, TDPBF16PS)
 Tiles are named by number; no compiler allocates them, and a call keeps none. What is written for the unit takes it as
 an argument, so that tests can put one of their own in its place.
 
@@ -17,28 +21,41 @@ from typing import Any, Protocol
 from llvmlite import ir
 
 from .functions import inline, new_function
-from .lanes import declare, i8, i32, i64, int64, void
+from .lanes import declare, i8, i32, i64, int64, scaled, void
 from .target import has, wide_registers
 
 TILES, TILE_ROWS, TILE_BYTES = 8, 16, 64  # bytes of a row
+FIRST_WHOLE = 6  # tiles from here on always have 16 rows: those of the right factor
 _SYSCALL_ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA = 158, 0x1023, 18  # of Linux, on x86-64
 _UNASKED, _GRANTED, _REFUSED = 0, 1, 2
 _POINTER = ir.PointerType(i8)
-# For LDTILECFG: palette 1, no start row; bytes of a row, then rows, of each tile.
-_PALETTE = struct.pack("<BB14x8H16x8B8x", 1, 0, *[TILE_BYTES] * TILES, *[TILE_ROWS] * TILES)
+_PALETTE_BYTES = 64
+
+
+def _palette(rows: int) -> bytes:
+    """For LDTILECFG: palette 1, no start row; bytes of a row, then rows, of each tile."""
+    counts = [rows] * FIRST_WHOLE + [TILE_ROWS] * (TILES - FIRST_WHOLE)
+    return struct.pack("<BB14x8H16x8B8x", 1, 0, *[TILE_BYTES] * TILES, *counts)
+
+
+_PALETTES = b"".join(_palette(rows) for rows in range(1, TILE_ROWS + 1))
 
 
 class TileUnit(Protocol):
-    """`state` is what `configure` returned, an int64. Tiles are numbers below TILES, addresses and strides int64."""
+    """`state` is what `configure` returned, an int64. Tiles are numbers below TILES, addresses and strides int64.
+
+    The tiles below FIRST_WHOLE have as many rows as `configure` was told, at most 16.
+    """
 
     name: str
 
-    def configure(self, b: ir.IRBuilder) -> ir.Value: ...
+    def configure(self, b: ir.IRBuilder, rows: ir.Value) -> ir.Value: ...
     def release(self, b: ir.IRBuilder, state: ir.Value) -> None: ...
     def zero(self, b: ir.IRBuilder, state: ir.Value, tile: int) -> None: ...
     def load(self, b: ir.IRBuilder, state: ir.Value, tile: int, address: ir.Value, stride: ir.Value) -> None: ...
     def store(self, b: ir.IRBuilder, state: ir.Value, tile: int, address: ir.Value, stride: ir.Value) -> None: ...
-    def multiply(self, b: ir.IRBuilder, state: ir.Value, total: int, signed: int, unsigned: int) -> None: ...
+    def multiply_bytes(self, b: ir.IRBuilder, state: ir.Value, total: int, signed: int, unsigned: int) -> None: ...
+    def multiply_pairs(self, b: ir.IRBuilder, state: ir.Value, total: int, left: int, right: int) -> None: ...
 
 
 class Amx:
@@ -46,14 +63,16 @@ class Amx:
 
     name = "amx"
 
-    def configure(self, b: ir.IRBuilder) -> ir.Value:
-        kind = ir.ArrayType(i8, len(_PALETTE))
-        name = "triolet_amx_palette"
+    def configure(self, b: ir.IRBuilder, rows: ir.Value) -> ir.Value:
+        kind = ir.ArrayType(i8, len(_PALETTES))
+        name = "triolet_amx_palettes"
         if name not in b.module.globals:
             made = ir.GlobalVariable(b.module, kind, name)
             made.linkage, made.global_constant = "internal", True
-            made.initializer = ir.Constant(kind, bytearray(_PALETTE))
-        self._emit(b, "ldtilecfg", [b.bitcast(b.module.globals[name], _POINTER)])
+            made.initializer = ir.Constant(kind, bytearray(_PALETTES))
+        first = b.ptrtoint(b.module.globals[name], i64)
+        own = scaled(b, first, b.sub(rows, int64(1)), _PALETTE_BYTES)
+        self._emit(b, "ldtilecfg", [b.inttoptr(own, _POINTER)])
         return int64(0)
 
     def release(self, b: ir.IRBuilder, state: ir.Value) -> None:
@@ -68,8 +87,11 @@ class Amx:
     def store(self, b: ir.IRBuilder, state: ir.Value, tile: int, address: ir.Value, stride: ir.Value) -> None:
         self._emit(b, "tilestored64", [tile, b.inttoptr(address, _POINTER), stride])
 
-    def multiply(self, b: ir.IRBuilder, state: ir.Value, total: int, signed: int, unsigned: int) -> None:
+    def multiply_bytes(self, b: ir.IRBuilder, state: ir.Value, total: int, signed: int, unsigned: int) -> None:
         self._emit(b, "tdpbsud", [total, signed, unsigned])
+
+    def multiply_pairs(self, b: ir.IRBuilder, state: ir.Value, total: int, left: int, right: int) -> None:
+        self._emit(b, "tdpbf16ps", [total, left, right])
 
     def _emit(self, b: ir.IRBuilder, instruction: str, operands: list[Any]) -> None:  # Any: a tile or an ir.Value
         values = [ir.Constant(i8, operand) if isinstance(operand, int) else operand for operand in operands]
@@ -80,9 +102,10 @@ class Amx:
 def has_tiles() -> bool:
     """Whether code for the unit may be compiled; `tiles_permitted` says whether it may run.
 
-    Only with 512-bit registers: without them the rows' corrections are others, and no such CPU exists.
+    Only with 512-bit registers: without them the rows' corrections are others, and no such CPU exists. Nor does one
+    with the unit that lacks one of its products, or the vector unit's own of pairs.
     """
-    return has("amx-tile", "amx-int8") and wide_registers()
+    return has("amx-tile", "amx-int8", "amx-bf16", "avx512bf16") and wide_registers()
 
 
 def _permitted(b: ir.IRBuilder) -> ir.Value:
