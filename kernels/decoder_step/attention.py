@@ -35,7 +35,7 @@ from .shape import (
     Staged,
 )
 
-DESCRIPTORS = 256  # bytes for descriptors at the start of a thread's scratch
+DESCRIPTORS = 512  # bytes for those of 16 rows at the start of a thread's scratch
 
 
 @inner

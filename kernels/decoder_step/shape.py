@@ -75,6 +75,7 @@ class Shape(NamedTuple):
     group_shift: int  # 2 ** shift groups of 32 inputs share a scale of 4-bit weights
     region_bytes: int  # of the keys and values of one block and kv head
     query_bytes: int  # of one head's query, for this cache format
+    attention_rows: int  # at most, of one attention task
     num_blocks: int
     max_tokens: int
     max_length: int

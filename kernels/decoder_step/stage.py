@@ -8,7 +8,6 @@ from __future__ import annotations
 from ..compile_cache import compiled, inlined
 from ..gemm.tile import MOST_ROWS as TILE_ROWS
 from ..paged_attention.cache import BLOCK_TOKENS
-from ..paged_attention.tile import MOST_ROWS
 from .shape import (
     CHUNK,
     FIRST_ROW,
@@ -105,12 +104,12 @@ def stage_adapters(staged: Staged, adapters: Int64Array) -> None:
 
 @inlined
 def _cut_attention(shape: Shape, staged: Staged, chunks: int) -> int:
-    """Tasks of at most MOST_ROWS rows (a row is a token and a head of the group); a chunk's longest come first."""
+    """Tasks of rows, which are a token and a head of the group each; a chunk's longest come first."""
     group = shape.heads // shape.kv_heads
     tasks = 0
     for chunk in range(chunks):
         rows = (staged.starts[chunk + 1] - staged.starts[chunk]) * group
-        tiles = (rows + MOST_ROWS - 1) // MOST_ROWS
+        tiles = (rows + shape.attention_rows - 1) // shape.attention_rows
         for tile in range(tiles - 1, -1, -1):
             first = rows * tile // tiles
             last = rows * (tile + 1) // tiles

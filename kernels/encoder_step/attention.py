@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..compile_cache import inlined, inner
+from ..decoder_step.attention import DESCRIPTORS
 from ..paged_attention.cache import BLOCK_TOKENS, store_key, store_value
 from ..paged_attention.cpu import attend
 from ..paged_attention.query import store_query
@@ -33,8 +34,6 @@ from .shape import (
     EncoderShape,
     StagedTexts,
 )
-
-DESCRIPTORS = 256  # bytes for descriptors at the start of a thread's scratch
 
 
 @inner

@@ -9,7 +9,8 @@ chunked.
 
 Value rows past the last key that any row of the tile sees are not multiplied: 0 * NaN would be NaN. Of a partly filled
 block, only the vectors of visible keys are read, and only these are prefetched: at 65 tokens, a whole second block
-would double the memory traffic. This file is for float32 and bfloat16 caches; int8_tile.py replaces both products.
+would double the memory traffic. This file is for float32 and bfloat16 caches; int8_tile.py and amx_tile.py replace both
+products.
 """
 
 from __future__ import annotations
@@ -48,9 +49,9 @@ STRIP_VECTORS = 2 if wide_registers() else 1  # output vectors at a time; a padd
 ARGUMENTS = "iiiiiiiiiiiif"
 
 
-def scratch_bytes(padded_head: int) -> int:
-    """Working memory of one thread: per row, its softmax record and the output so far."""
-    return ROW_VARIANTS[-1] * (RECORD_BYTES + padded_head * 4)
+def scratch_bytes(padded_head: int, rows: int) -> int:
+    """Working memory of one thread: per row, its softmax record and the output so far; then the values of a block."""
+    return rows * (RECORD_BYTES + padded_head * 4) + BLOCK_TOKENS * padded_head * 2
 
 
 def at_most(b: ir.IRBuilder, value: ir.Value, limit: int) -> ir.Value:
@@ -58,7 +59,9 @@ def at_most(b: ir.IRBuilder, value: ir.Value, limit: int) -> ir.Value:
 
 
 class Tile:
-    """Builds the function for one row count; the attributes are values shared by all its parts.
+    """Builds the function for one row count, or for any (rows None: it is the first argument, before these).
+
+    The attributes are values shared by all its parts.
 
     f(queries, query stride, descriptors, table, first block, blocks, keys seen, cache, block stride, after, after seen,
     scratch, size, cap): `table` is the address of the int32 block table, `keys seen` one more than the last key that
@@ -66,19 +69,19 @@ class Tile:
     the last block; `after seen` of its tokens will be seen. `cap` is the soft cap of scores in base 2; 0: none.
     """
 
-    def __init__(self, module: ir.Module, name: str, cache_format: str, rows: int) -> None:
-        self.rows, self.format = rows, cache_format
+    def __init__(self, module: ir.Module, name: str, cache_format: str, rows: int | None) -> None:
+        self.rows, self.format = rows or 0, cache_format
         self.packed = dot.K_PER_STEP[cache_format]  # values per word
         self.broadcast = dot.broadcast_format(cache_format)
         self.broadcasts = self.packed // dot.K_PER_STEP[self.broadcast]  # of a row, for a word
-        self.function, self.b = new_function(module, name, "i" + ARGUMENTS)
+        self.function, self.b = new_function(module, name, ("i" if rows else "ii") + ARGUMENTS)
         b = self.b
-        self.queries, self.query_stride, self.descriptors, self.table, first, blocks, self.seen, self.cache = (
-            self.function.args[:8]
-        )
-        self.block_stride, self.after, self.after_seen, scratch, self.size, self.cap = self.function.args[8:]
+        self.count = int64(rows) if rows else self.function.args[0]
+        arguments = self.function.args[-1 - len(ARGUMENTS) :]
+        self.queries, self.query_stride, self.descriptors, self.table, first, blocks, self.seen = arguments[:7]
+        self.cache, self.block_stride, self.after, self.after_seen, scratch, self.size, self.cap = arguments[7:]
         self.records = scratch
-        self.output = at(b, scratch, rows * RECORD_BYTES)
+        self.output = scaled(b, scratch, self.count, RECORD_BYTES)
         self.words = b.sdiv(self.size, int64(self.packed))
         self.strips = b.sdiv(self.size, int64(STRIP_VECTORS * LANES))
         self.last_block = b.add(first, b.sub(blocks, int64(1)))
@@ -97,25 +100,30 @@ class Tile:
 
     def _common_keys(self) -> tuple[ir.Value, ir.Value]:
         """The first and the last key that all rows see: rows are in the order of their positions."""
-        last = at(self.b, self.descriptors, (self.rows - 1) * DESCRIPTOR_BYTES)
+        last = scaled(self.b, self.descriptors, self.b.sub(self.count, int64(1)), DESCRIPTOR_BYTES)
         return load(self.b, at(self.b, last, 8), i64), load(self.b, at(self.b, self.descriptors, 16), i64)
 
-    def _record(self, row: int, offset: int) -> ir.Value:
-        return at(self.b, self.records, row * RECORD_BYTES + offset)
+    def _record(self, row: int | ir.Value, offset: int) -> ir.Value:
+        if isinstance(row, int):
+            return at(self.b, self.records, row * RECORD_BYTES + offset)
+        return at(self.b, scaled(self.b, self.records, row, RECORD_BYTES), offset)
 
     def _start(self) -> None:
         b = self.b
-        for row in range(self.rows):
-            start = at(b, self.descriptors, row * DESCRIPTOR_BYTES + 24)
+
+        def of_row(row: ir.Value, _: Values) -> Values:
+            start = at(b, scaled(b, self.descriptors, row, DESCRIPTOR_BYTES), 24)
             total = b.insert_element(constant(f32, 0.0), load(b, at(b, start, 4), f32), ir.Constant(i32, 0))
             store(b, splat(b, load(b, start, f32)), self._record(row, MAXIMUM), 64)
             store(b, total, self._record(row, SUM), 64)
+            return []
 
         def clear(index: ir.Value, _: Values) -> Values:
             store(b, constant(f32, 0.0), scaled(b, self.output, index, VECTOR_BYTES), 64)
             return []
 
-        loop(b, b.mul(self.strips, int64(STRIP_VECTORS * self.rows)), [], clear)
+        loop(b, self.count, [], of_row)
+        loop(b, b.mul(b.mul(self.strips, int64(STRIP_VECTORS)), self.count), [], clear)
 
     def _block(self, block: ir.Value) -> Values:
         b = self.b
@@ -191,7 +199,7 @@ class Tile:
         scales = [scales_of(b, half, self.size) for half in (region, values)]
         ends = b.add(self.queries, b.mul(self.size, int64(2)))
         arguments = [
-            int64(self.rows),
+            self.count,
             self.records,
             self.descriptors,
             start,
@@ -246,7 +254,7 @@ class Tile:
         places, scaled_output = [], []
         for row in range(self.rows):
             factor = load(b, self._record(row, FACTOR), VF, 64)
-            target = b.add(scaled(b, self.output, b.mul(self.size, int64(4)), row), offset)
+            target = b.add(self._output_of(int64(row)), offset)
             for v in range(STRIP_VECTORS):
                 places.append(at(b, target, v * VECTOR_BYTES))
                 scaled_output.append(b.fmul(load(b, places[-1], VF, 64), factor))
@@ -299,21 +307,21 @@ class Tile:
 
     def _finish(self) -> None:
         b = self.b
-        for row in range(self.rows):
+
+        def of_row(row: ir.Value, _: Values) -> Values:
             total = reduce_sum(b, load(b, self._record(row, SUM), VF, 64))
             inverse = splat(b, reciprocal(b, total))
-            target = load(b, at(b, self.descriptors, row * DESCRIPTOR_BYTES), i64)
-            source = b.add(self.output, b.mul(self.size, int64(4 * row)))
+            target = load(b, scaled(b, self.descriptors, row, DESCRIPTOR_BYTES), i64)
+            source = self._output_of(row)
 
-            def scale(
-                index: ir.Value,
-                _: Values,
-                inverse: ir.Value = inverse,
-                target: ir.Value = target,
-                source: ir.Value = source,
-            ) -> Values:
+            def scale(index: ir.Value, _: Values) -> Values:
                 value = load(b, scaled(b, source, index, VECTOR_BYTES), VF, 64)
                 store(b, b.fmul(value, inverse), scaled(b, target, index, VECTOR_BYTES))
                 return []
 
-            loop(b, b.mul(self.strips, int64(STRIP_VECTORS)), [], scale)
+            return loop(b, b.mul(self.strips, int64(STRIP_VECTORS)), [], scale)
+
+        loop(b, self.count, [], of_row)
+
+    def _output_of(self, row: ir.Value) -> ir.Value:
+        return self.b.add(self.output, self.b.mul(self.b.mul(self.size, int64(4)), row))

@@ -108,7 +108,8 @@ def has_tiles() -> bool:
     return has("amx-tile", "amx-int8", "amx-bf16", "avx512bf16") and wide_registers()
 
 
-def _permitted(b: ir.IRBuilder) -> ir.Value:
+def permitted(b: ir.IRBuilder) -> ir.Value:
+    """1 if this process may use the tile unit, else 0."""
     name = "triolet_amx_permitted"
     if name not in b.module.globals:
         _emit_permitted(b.module, name)
@@ -133,4 +134,4 @@ def _emit_permitted(module: ir.Module, name: str) -> None:
     b.ret(b.zext(b.icmp_signed("==", b.load_atomic(answer, "monotonic", 4), ir.Constant(i32, _GRANTED)), i64))
 
 
-tiles_permitted = inline(0, _permitted, result=True)  # () -> 1 if this process may use the tile unit, else 0
+tiles_permitted = inline(0, permitted, result=True)  # the same for compiled code

@@ -19,6 +19,7 @@ from ...kernels.embedding.cpu import BFLOAT16_TABLE
 from ...kernels.gemm.pack import packed_bytes, padded
 from ...kernels.gemm.tile_int4 import INT4_MOST_ROWS
 from ...kernels.paged_attention.cache import BLOCK_TOKENS, LONGEST_INT8_HEAD, region_bytes
+from ...kernels.paged_attention.cpu import most_rows
 from ...kernels.paged_attention.query import query_bytes
 from ...kernels.paged_attention.tile import MOST_ROWS, scratch_bytes
 from ...kernels.quantise.layout import row_bytes
@@ -103,6 +104,8 @@ def make_shape(spec: ModelSpec, sizes: CpuSizes, embedding_kind: int) -> Shape:
         raise ValueError(f"heads of {head} values are too wide for an int8 KV cache (at most {LONGEST_INT8_HEAD})")
     # One cache line longer than the row, so that the rows of a tile do not share a set of the L1 cache.
     stride = padded(row_bytes(weight_format, widest)) + CACHE_LINE
+    attention_rows = MOST_ROWS if latent else most_rows(cache_format)
+    scratch = max(widest * 4, head * 4, middle * 4, scratch_bytes(head, attention_rows))
     return Shape(
         layers=spec.num_layers,
         hidden=spec.hidden_size,
@@ -125,12 +128,13 @@ def make_shape(spec: ModelSpec, sizes: CpuSizes, embedding_kind: int) -> Shape:
         group_shift=GROUP_SHIFTS.get(weight_format, 0),
         region_bytes=region_bytes(head, cache_format, latent=latent is not None),
         query_bytes=query_bytes(head, "float32" if latent else cache_format),
+        attention_rows=attention_rows,
         num_blocks=sizes.num_blocks,
         max_tokens=sizes.max_step_tokens,
         max_length=sizes.max_model_len,
         table_width=sizes.table_width,
         activation_stride=stride,
-        scratch_stride=padded(DESCRIPTORS + max(widest * 4, head * 4, middle * 4, scratch_bytes(head))) + CACHE_LINE,
+        scratch_stride=padded(DESCRIPTORS + scratch) + CACHE_LINE,
         embedding_kind=embedding_kind,
         experts=make_expert_shape(spec.experts, weight_format, hidden, stride, sizes.max_step_tokens),
         eps=float(spec.norm_eps),
@@ -185,7 +189,7 @@ def matrix_bytes(spec: ModelSpec, shape: Shape, weight_format: WeightFormat) -> 
 def workspace_sizes(spec: ModelSpec, shape: Shape, sizes: CpuSizes) -> dict[str, int]:
     """Bytes of every working array; the names are those of Memory and Staged."""
     tokens, rows = sizes.max_step_tokens, sizes.threads + max(sizes.max_step_tokens, sizes.max_logit_rows)
-    tasks = attention_tasks(tokens, shape.kv_heads, shape.heads // shape.kv_heads, MOST_ROWS)
+    tasks = attention_tasks(tokens, shape.kv_heads, shape.heads // shape.kv_heads, shape.attention_rows)
     return {
         "rotation": len(rotations(spec)) * sizes.max_model_len * padded_head(spec.turned_dim) * 4,
         "hidden": tokens * shape.hidden_padded * 4,

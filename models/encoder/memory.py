@@ -24,7 +24,7 @@ from ...kernels.gemm.pack import packed_bytes, padded
 from ...kernels.gemm.tile_int4 import INT4_MOST_ROWS
 from ...kernels.paged_attention.cache import BLOCK_TOKENS, region_bytes
 from ...kernels.paged_attention.query import query_bytes
-from ...kernels.paged_attention.tile import scratch_bytes
+from ...kernels.paged_attention.tile import MOST_ROWS, scratch_bytes
 from ...kernels.quantise.layout import row_bytes
 from ...kernels.rope.cpu import padded_head
 from ...kernels.simd.activations import NUMBERS
@@ -85,7 +85,7 @@ def make_shape(spec: EncoderSpec, sizes: EncoderSizes, *, embedding_is_bfloat16:
         place_stride=hidden * 4 if spec.names.positions is not None else 0,
         # One cache line longer than the row, so that the rows of a tile do not share a set of the L1 cache.
         activation_stride=padded(row_bytes(weight_format, widest)) + CACHE_LINE,
-        scratch_stride=padded(DESCRIPTORS + max(widest * 4, scratch_bytes(head))) + CACHE_LINE,
+        scratch_stride=padded(DESCRIPTORS + max(widest * 4, scratch_bytes(head, MOST_ROWS))) + CACHE_LINE,
         embedding_is_bfloat16=int(embedding_is_bfloat16),
         eps=spec.norm_eps,
         query_factor=math.log2(math.e) / math.sqrt(spec.head_dim),

@@ -17,12 +17,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from triolet.kernels.gemm import cpu
+from triolet.kernels.gemm.pack import padded
 from triolet.kernels.gemm.reference import round_to_bfloat16
 from triolet.kernels.simd.amx import tiles_permitted
 from triolet.kernels.simd.dot import codes_stay_unsigned, multiplies_pairs
 from triolet.kernels.simd.formats import WeightFormat
 
-from .test_gemm import FloatArray, padded, run, sample
+from .test_gemm import FloatArray, run, sample
 from .tile_units import EmulatedTiles, gemm_with, real_machine_code, rebuilt
 
 pytestmark = pytest.mark.skipif(not codes_stay_unsigned(), reason="the vector tile's corrections are others here")

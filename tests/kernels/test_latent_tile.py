@@ -62,7 +62,7 @@ class Cache:
         rows, size = queries.shape
         out = np.full((rows, size), np.nan, np.float32)
         limits = np.array([[out[row].ctypes.data, 0, positions[row], NO_SINK] for row in range(rows)], np.int64)
-        scratch, last = aligned(scratch_bytes(size)), positions[-1]
+        scratch, last = aligned(scratch_bytes(size, MOST_ROWS)), positions[-1]
         call_attend(
             LATENT_TAGS[self.format], rows, queries.ctypes.data, 4 * size, limits.ctypes.data, self.table.ctypes.data,
             0, last // BLOCK_TOKENS + 1, last + 1, self.memory.ctypes.data, self.region, self.memory.ctypes.data,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import get_args
 
 import numpy as np
@@ -16,6 +17,7 @@ from triolet.kernels.paged_attention.query import query_bytes, store_query
 from triolet.kernels.paged_attention.reference import int8_cache_reference, paged_attention_reference
 from triolet.kernels.paged_attention.softmax import NO_SINK
 from triolet.kernels.paged_attention.tile import MOST_ROWS, scratch_bytes
+from triolet.kernels.simd.amx import TILE_ROWS
 from triolet.kernels.simd.formats import CACHE_TAGS, CacheFormat, CacheTag
 
 FORMATS = get_args(CacheFormat)
@@ -61,8 +63,16 @@ def stored_as(cache_format: CacheFormat, rows: FloatArray) -> FloatArray:
 class Cache:
     """A sequence of `length` tokens in scattered blocks; every other byte of the cache is 0xFF, which is NaN."""
 
-    def __init__(self, cache_format: CacheFormat, size: int, length: int, table: npt.NDArray[np.int32]) -> None:
+    def __init__(
+        self,
+        cache_format: CacheFormat,
+        size: int,
+        length: int,
+        table: npt.NDArray[np.int32],
+        kernel: Callable[..., None] = call_attend,
+    ) -> None:
         self.format: CacheFormat = cache_format
+        self.kernel = kernel
         self.size, self.length, self.table = size, length, table
         rng = np.random.default_rng(size + length)
         self.keys = rng.standard_normal((length, KV_HEADS, size)).astype(np.float32)
@@ -89,7 +99,7 @@ class Cache:
         cap: float = 0.0,
         sinks: FloatArray | None = None,
     ) -> FloatArray:
-        """queries [rows, size] of one kv head, already scaled; at most MOST_ROWS. A sink for each row."""
+        """queries [rows, size] of one kv head, already scaled; no more than the kernel takes. A sink for each row."""
         rows, size = queries.shape
         stride = query_bytes(size, self.format)
         stored = aligned(rows * stride, 0xFF)
@@ -103,9 +113,9 @@ class Cache:
             starts = pairs.view(np.int64)[:, 0]
         outputs = [out[row].ctypes.data for row in range(rows)]
         descriptors = np.array([outputs, lows, positions, starts], np.int64).T.copy()
-        scratch = aligned(scratch_bytes(size), 0xFF)
+        scratch = aligned(scratch_bytes(size, TILE_ROWS), 0xFF)
         first = min(lows) // BLOCK_TOKENS
-        call_attend(
+        self.kernel(
             CACHE_TAGS[self.format], rows, stored.ctypes.data, stride, descriptors.ctypes.data,
             self.table.ctypes.data, first, positions[-1] // BLOCK_TOKENS + 1 - first, positions[-1] + 1,
             self.memory.ctypes.data + head * self.region, KV_HEADS * self.region, self.memory.ctypes.data,

@@ -206,15 +206,26 @@ def gemm_with(unit: TileUnit, permitted: int) -> Callable[..., None]:
 
 def real_machine_code(weight_format: str, row_tiles: int) -> str:
     """Assembler for a Sapphire Rapids: the real unit configured, a block, the unit released."""
-    module, unit = ir.Module(), Amx()
+    unit = Amx()
     emits = {"int8": emit_block_int8, "int4": emit_block_int4, "bfloat16": emit_block_bfloat16}
-    block = emits[weight_format](module, unit, row_tiles)
-    around, b = new_function(module, "around", "i" * (len(block.args) - 1))
-    state = unit.configure(b, around.args[0])
-    b.call(block, [state, *around.args])
-    unit.release(b, state)
-    b.ret_void()
-    around.linkage = block.linkage = "external"
+
+    def around(module: ir.Module) -> ir.Function:
+        block = emits[weight_format](module, unit, row_tiles)
+        function, b = new_function(module, "around", "i" * (len(block.args) - 1))
+        state = unit.configure(b, function.args[0])
+        b.call(block, [state, *function.args])
+        unit.release(b, state)
+        b.ret_void()
+        block.linkage = "external"
+        return function
+
+    return machine_code(around)
+
+
+def machine_code(emit: Callable[[ir.Module], ir.Function]) -> str:
+    """Assembler for a Sapphire Rapids of a function."""
+    module = ir.Module()
+    emit(module).linkage = "external"
     binding.initialize_all_targets()
     binding.initialize_all_asmprinters()
     machine = binding.Target.from_triple("x86_64-unknown-linux-gnu").create_target_machine(
