@@ -21,6 +21,9 @@ BIN := .venv/bin
 HOUSE := tests/test_house.py tests/test_types.py
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
+# Images of containers set it: each of the hundred servers in the tests would compile anew all that it imports.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: serve test test-arm64 check lint mypy basedpyright house bench kernels clients architecture docs vendor clean
 
 serve: .venv/.serve

@@ -11,9 +11,6 @@ Inline assembly is emulated by numpy functions that a kernel's file registers be
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from functools import cache
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -71,30 +68,6 @@ def _result(values: np.ndarray, scalar: Any) -> Any:
     if values.dtype == np.bool_:
         return Handle(values, tl.int1)
     return Handle(narrowed(values, scalar), scalar)
-
-
-def prepare_once() -> None:
-    """Give the language its interpreted functions for good. Once per process, before any kernel runs.
-
-    The interpreter looks through all of the language's names at every launch and every call of a function, and makes a
-    table of all types for every value. It also computes whether each sum of integers overflows, and drops the answer:
-    its assertions are off. Without all this, small kernels take half the time.
-    """
-    whole = SimpleNamespace(__globals__={"tl": tl, "core": tl.core})
-    undo: Any = interpreter._patch_lang(whole)
-    numpy_type = interpreter._get_np_dtype
-    of_scalar = cache(numpy_type)
-
-    def already_patched(_function: object) -> Any:
-        return type(undo)()
-
-    def known_numpy_type(kind: Any) -> Any:
-        return numpy_type(kind) if kind.scalar.is_ptr() else of_scalar(kind.scalar)
-
-    interpreter._patch_lang, interpreter._get_np_dtype = already_patched, known_numpy_type
-    builder = interpreter.interpreter_builder
-    assert not builder.options.debug, "the interpreter asserts"
-    builder.options = replace(builder.options, sanitize_overflow=False)
 
 
 def correct_low_precision() -> None:

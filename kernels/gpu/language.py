@@ -25,7 +25,8 @@ _PACKAGE = __name__.partition(".")[0] + "."
 OVERLAPPING = 90  # the least capability whose launches may overlap
 INTERPRETED = bool(knobs.runtime.interpret)
 if INTERPRETED:
-    from .interpreter import correct_low_precision, prepare_once
+    from .interpreter import correct_low_precision
+    from .interpreter_speed import prepare_once
 
     prepare_once()
     correct_low_precision()

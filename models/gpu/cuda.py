@@ -68,6 +68,9 @@ class CudaDevice:
         with torch.cuda.stream(self._stream), torch.inference_mode():
             return work()
 
+    def compile(self, work: Work) -> None:
+        self.run(work)
+
     def capture(self, work: Work) -> Graph:
         # Not with `torch.cuda.graph`, which collects garbage and empties the allocator's cache for every graph.
         graph = torch.cuda.CUDAGraph()

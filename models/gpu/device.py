@@ -80,9 +80,13 @@ class Device(Protocol):
         """Enqueue the launches that `work` makes: Triton kernels and torch operations, in steps with `out=`."""
         ...
 
+    def compile(self, work: Work) -> None:
+        """Have all kernels that `work` launches. A device may run it for that, so its inputs must be valid."""
+        ...
+
     def capture(self, work: Work) -> Graph:
-        """Record the launches of `work`. It must have run before, so that all is compiled. A device may replay the
-        graph once to prepare it, so its inputs must be valid.
+        """Record the launches of `work`, which must have been compiled before. A device may replay the graph once to
+        prepare it, so its inputs must be valid.
         """
         ...
 

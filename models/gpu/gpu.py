@@ -144,7 +144,7 @@ class GpuModel:
         )  # fmt: skip
 
     def _compile(self, host: HostBuffers, report: ReportProgress) -> None:
-        """Run every shape once with only padding, which compiles its kernels."""
+        """Every shape with only padding: of a pass on a GPU that is run."""
         shapes, device, zero = self.buckets.every(), self.device, np.zeros(1, np.int32)
         self.packet.write(host, self.packet.slot_rows, zero, zero)  # slot 0 has no owner yet
         device.run(self.buffers["seen"][0].zero_)
@@ -152,8 +152,8 @@ class GpuModel:
         for done, shape in enumerate(shapes):
             report(LoadProgress(stage="compiling kernels", done=done, total=len(shapes)))
             self.packet.send(host, shape, host.fill(shape, []))
-            device.run(partial(self._run_layers, shape))
-            device.run(partial(self._run_head, shape))
+            device.compile(partial(self._run_layers, shape))
+            device.compile(partial(self._run_head, shape))
             device.record().wait()
 
     def _capture(self, report: ReportProgress) -> None:

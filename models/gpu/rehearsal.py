@@ -87,13 +87,19 @@ class RehearsalDevice:
         self._enqueue(recording.made.clear)  # a GPU's allocator too gives memory only to launches behind its last use
         return result
 
+    def compile(self, work: Work) -> None:
+        """Nothing is: what would be is noted, and does not run."""
+        with self._recording(capturing=False) as recording:
+            work()
+        self.forms |= recording.forms
+
     def capture(self, work: Work) -> Graph:
         known = len(self.forms)
         with self._recording(capturing=True) as recording:
             work()
         self.forms |= recording.forms
         if len(self.forms) > known:
-            raise DeviceFault("a kernel is compiled during capture: run the same work once before")
+            raise DeviceFault("a kernel is compiled during capture: compile the same work before")
         return _RehearsalGraph(recording.launches, self._enqueue)
 
     def record(self) -> DeviceEvent:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 TRIOLET = str(Path(sys.executable).with_name("triolet"))
 PROMPT = ["complete", "The capital of France is", "--temperature", "0", "--max-tokens", "3"]
-# Every shape is run once before the worker is ready, so few shapes keep this short.
+# Every shape is captured before the worker is ready, so few shapes keep this short.
 SMALL = ["--max-running", "1", "--max-step-tokens", "8", "--max-model-len", "64", "--dtype", "bfloat16"]
 
 

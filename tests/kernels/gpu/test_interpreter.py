@@ -52,6 +52,11 @@ def dot_kernel(left, right, out, SIZE: tl.constexpr):
 
 
 @jit
+def broadcast_kernel(target, LEFT: tl.constexpr, RIGHT: tl.constexpr):
+    tl.store(target + tl.arange(0, RIGHT), tl.arange(0, LEFT) + tl.arange(0, RIGHT))
+
+
+@jit
 def assembly_kernel(source, target, SIZE: tl.constexpr):
     place = tl.arange(0, SIZE)
     flipped = tl.inline_asm_elementwise(FLIP, "=r,r", [tl.load(source + place)], dtype=tl.int32, is_pure=True, pack=1)
@@ -74,6 +79,17 @@ def test_the_language_is_prepared_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inspect, "getmembers", None)
     monkeypatch.setattr(TritonSemantic, "less_equal", None)  # a part of the overflow check, and of nothing here
     launch()
+
+
+def test_what_a_gpu_has_not_is_refused_as_ever() -> None:
+    integers = torch.arange(SIZE, dtype=torch.int32)
+    for shape, fault in (((48,), "power of 2"), ((), "sizes"), ((1 << 21,), "maximum tensor numel")):
+        with pytest.raises(Exception, match=fault):
+            tl.block_type(tl.int32, shape)
+    with pytest.raises(Exception, match="incompatible dimensions"):
+        broadcast_kernel[(1,)](integers, 4, 8)
+    broadcast_kernel[(1,)](integers, 8, 8)
+    assert integers[:8].tolist() == [2 * place for place in range(8)]
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
