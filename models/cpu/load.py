@@ -23,6 +23,7 @@ from .allowed_cores import followed_cores
 from .cpu import CpuRunner
 from .kept import KeptWeights, open_kept_weights
 from .memory import CpuSizes, make_shape, memory_needs
+from .numa import interleave_memory
 from .stepper import CpuStepper
 from .weights import MeasuredWeights
 
@@ -31,6 +32,7 @@ MAX_LOGIT_BYTES = 64 << 20  # working memory for logits; steps that need more ro
 
 def load_on_cpu(checkpoint: Checkpoint, settings: EngineSettings, report: ReportProgress) -> LoadedModel:
     """Plan, load and compile. dtype "auto" is the checkpoint's."""
+    interleave_memory()  # before there are other threads that read or pack weights
     sizes, memory = plan_on_cpu(checkpoint, settings, available_memory())
     kept: KeptWeights | None = None
     if settings.keep_packed_weights:

@@ -6,6 +6,7 @@ from ...protocol.settings import EngineSettings
 from ...protocol.steps import LoadProgress, MemoryPlan, PoolingModel, ReportProgress
 from ..cpu.allowed_cores import followed_cores
 from ..cpu.load import described_dtype, weight_format_of
+from ..cpu.numa import interleave_memory
 from ..errors import DoesNotFit, UnsupportedDevice
 from ..host import available_memory, physical_cores, usable_cores
 from ..memory_plan import context_length, size
@@ -29,6 +30,7 @@ def load_vector_model(checkpoint: VectorCheckpoint, settings: EngineSettings, re
     """Plan, load and compile."""
     if settings.device == "cuda":
         raise UnsupportedDevice("--device cuda: embedding models run on the CPU; leave it out, or pass --device cpu")
+    interleave_memory()
     if isinstance(checkpoint, EncoderCheckpoint):
         return _load_encoder(checkpoint, settings, report)
     return _load_causal(checkpoint, settings, report)
