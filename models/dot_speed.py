@@ -20,8 +20,8 @@ from ..kernels.simd.functions import Values, loop, written_kernel
 from ..kernels.simd.lanes import LANES, VECTOR_BYTES, VI, at, i32, int64, load, scaled, store
 from ..kernels.simd.target import has, wide_registers
 from ..kernels.threads.pool import WorkerPool
-from ..kernels.threads.shares import NOTHING, Crew, end_job, stage_before, take
-from ..kernels.threads.waiting import NO_JOB, wait_for_job
+from ..kernels.threads.shares import NOTHING, Crew, end_job, stage_before, take, wait_for_job
+from ..kernels.threads.waiting import NO_JOB
 
 UnitFormat = Literal["int8", "bfloat16", "float32"]
 UNIT_FORMATS: Final[tuple[UnitFormat, ...]] = ("int8", "bfloat16", "float32")
@@ -71,7 +71,7 @@ def multiply(tag: Tag, crew: Crew, address: int, turns: int) -> None:
     """A worker's body: every job is so many turns, on operands of its own."""
     job, part = int(NO_JOB), int(NOTHING)
     while True:
-        job = wait_for_job(crew.state, job)
+        job = wait_for_job(crew, job)
         if job < 0:
             return
         stage = stage_before(job, 0) + 1

@@ -29,19 +29,27 @@ def has_nvidia_driver(proc: Path = PROC) -> bool:
 
 
 def usable_cores(cpus: Path = CPUS, proc: Path = PROC, cgroup: Path = CGROUP) -> int:
-    """How many kernel threads can run at once: the physical cores that this process may use, within any CPU quota.
+    """How many kernel threads can run at once: the physical cores that this process may use, within any CPU quota."""
+    cores, quota = physical_cores(cpus), cpu_quota(proc, cgroup)
+    return cores if quota is None else max(1, min(cores, quota))
 
-    Hyper-threads of one core share its arithmetic units. A quota counts in whole CPUs, rounded down: once it is spent,
-    threads stop in the middle of a step until its period ends, usually 100 ms.
-    """
+
+def physical_cores(cpus: Path = CPUS) -> int:
+    """That this process may use. Hyper-threads of one core share its arithmetic units."""
     cores: set[str] = set()
     for cpu in os.sched_getaffinity(0):
         try:
             cores.add((cpus / f"cpu{cpu}/topology/thread_siblings_list").read_text().strip())
         except OSError:
             cores.add(str(cpu))
+    return len(cores)
+
+
+def cpu_quota(proc: Path = PROC, cgroup: Path = CGROUP) -> int | None:
+    """Whole CPUs, rounded down: once a quota is spent, threads stop in the middle of a step until its period ends,
+    usually 100 ms. None: there is none."""
     quotas = (_cpu_quota(folder) for folder in _control_groups("cpu", proc, cgroup))
-    return max(1, min([len(cores), *(quota for quota in quotas if quota is not None)]))
+    return min((quota for quota in quotas if quota is not None), default=None)
 
 
 def _control_groups(controller: str, proc: Path, cgroup: Path) -> Iterator[Path]:
@@ -57,7 +65,7 @@ def _control_groups(controller: str, proc: Path, cgroup: Path) -> Iterator[Path]
         root = cgroup / controller if controllers else cgroup
         group = root / path.lstrip("/")
         # In a container the path may be the host's: then the group's own files are at the root.
-        yield from (root, *(place for place in (group, *group.parents) if place.is_relative_to(root)))
+        yield from dict.fromkeys((root, *(place for place in (group, *group.parents) if place.is_relative_to(root))))
 
 
 def _memory_left(folder: Path) -> int | None:

@@ -22,8 +22,8 @@ from ..kernels.simd.arithmetic import reduce_integer_sum
 from ..kernels.simd.functions import Values, inline, loop
 from ..kernels.simd.lanes import VECTOR_BYTES, VI, at, constant, i32, i64, load, prefetch, scaled
 from ..kernels.threads.pool import WorkerPool
-from ..kernels.threads.shares import NOTHING, Crew, end_job, stage_before, take
-from ..kernels.threads.waiting import NO_JOB, wait_for_job
+from ..kernels.threads.shares import NOTHING, Crew, end_job, stage_before, take, wait_for_job
+from ..kernels.threads.waiting import NO_JOB
 
 ByteArray = npt.NDArray[np.uint8]
 Int64Array = npt.NDArray[np.int64]
@@ -55,7 +55,7 @@ def read_in_order(crew: Crew, address: int, steps: int, passes: int, sums: Int64
     """A worker's body: per job, sum its part of the values. Loops of numba's own would gather them by index."""
     job, part, threads = int(NO_JOB), int(NOTHING), crew.threads
     while True:
-        job = wait_for_job(crew.state, job)
+        job = wait_for_job(crew, job)
         if job < 0:
             return
         stage = stage_before(job, 0) + 1

@@ -45,7 +45,7 @@ def rotation_stage(
     """One unit of work is one token and one kv head: its group of queries, its key, its value."""
     stage += 1
     units = staged.job[TOKENS] * shape.kv_heads
-    shares, share = shares_of(units, crew.threads), int(NOTHING)
+    shares, share = shares_of(units, crew), int(NOTHING)
     while True:
         share = take(crew, stage, shares, share)
         if share < 0:

@@ -26,8 +26,8 @@ from ..embedding.cpu import embedding_row
 from ..experts.shape import ExpertMemory
 from ..gemm.tile import PANEL
 from ..simd.formats import CacheTag, Tag
-from ..threads.shares import NOTHING, Crew, end_job, is_over, shares_of, stage_before, take
-from ..threads.waiting import NO_JOB, wait_for_job
+from ..threads.shares import NOTHING, Crew, end_job, is_over, shares_of, stage_before, take, wait_for_job
+from ..threads.waiting import NO_JOB
 from .attention import attention_stage, rotation_stage
 from .entering import add_branch, enter, normalised_row
 from .experts import expert_layer
@@ -184,7 +184,7 @@ def _step(
 @inlined
 def _embed(tag: Tag, crew: Crew, stage: int, tokens: int, shape: Shape, memory: Memory, staged: Staged) -> int:
     stage += 1
-    shares, share = shares_of(tokens, crew.threads), int(NOTHING)
+    shares, share = shares_of(tokens, crew), int(NOTHING)
     while True:
         share = take(crew, stage, shares, share)
         if share < 0:
@@ -235,7 +235,7 @@ def _final_norm(tag: Tag, crew: Crew, stage: int, rows: int, shape: Shape, memor
         normalised_row(tag, shape.layers, int(FINAL_NORM), row, copy, scratch, shape, memory)
         return stage
     stage += 1
-    shares, share = shares_of(rows, crew.threads), int(NOTHING)
+    shares, share = shares_of(rows, crew), int(NOTHING)
     while True:
         share = take(crew, stage, shares, share)
         if share < 0:
@@ -250,7 +250,7 @@ def _final_norm(tag: Tag, crew: Crew, stage: int, rows: int, shape: Shape, memor
 def _cap_logits(tag: Tag, crew: Crew, stage: int, rows: int, shape: Shape, memory: Memory) -> int:
     stage += 1
     panels = shape.vocab_padded // PANEL
-    shares, share = shares_of(panels, crew.threads), int(NOTHING)
+    shares, share = shares_of(panels, crew), int(NOTHING)
     while True:
         share = take(crew, stage, shares, share)
         if share < 0:
@@ -276,7 +276,7 @@ def work(
     """The loop of a worker thread: wait for a job, run the step with the others, until the pool closes."""
     job = int(NO_JOB)
     while True:
-        job = wait_for_job(crew.state, job)
+        job = wait_for_job(crew, job)
         if job < 0:
             return
         stage = _step(tag, adapter_tag, cache_tag, crew, job, shape, memory, experts, latent, staged)

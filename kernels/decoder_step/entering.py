@@ -59,7 +59,7 @@ def enter(tag: Tag, crew: Crew, stage: int, layer: int, matrix: int, tokens: int
         entering_row(tag, layer, matrix, tokens - 1, copy, scratch, shape, memory)  # not the literal 0: see cpu.py
         return stage
     stage += 1
-    shares, share = shares_of(tokens, crew.threads), int(NOTHING)
+    shares, share = shares_of(tokens, crew), int(NOTHING)
     while True:
         share = take(crew, stage, shares, share)
         if share < 0:
@@ -78,7 +78,7 @@ def add_branch(
     size = shape.hidden_padded
     bias, gain = memory.weights[layer, column], memory.weights[layer, column + 1]
     count, eps = np.float32(shape.hidden), np.float32(shape.eps)
-    shares, share = shares_of(tokens, crew.threads), int(NOTHING)
+    shares, share = shares_of(tokens, crew), int(NOTHING)
     while True:
         share = take(crew, stage, shares, share)
         if share < 0:

@@ -76,7 +76,7 @@ def _enter(
         _enter_row(tag, layer, tokens - 1, crew.thread, scratch, shape, memory, own)
         return stage
     stage += 1
-    shares, share = shares_of(tokens, crew.threads), int(NOTHING)
+    shares, share = shares_of(tokens, crew), int(NOTHING)
     while True:
         share = take(crew, stage, shares, share)
         if share < 0:
@@ -100,7 +100,7 @@ def _enter_row(
 def _route(crew: Crew, stage: int, layer: int, tokens: int, shape: Shape, own: ExpertMemory) -> int:
     """Each row's experts, then the rows by expert, which one thread does."""
     stage += 1
-    shares, share = shares_of(tokens, crew.threads), int(NOTHING)
+    shares, share = shares_of(tokens, crew), int(NOTHING)
     while True:
         share = take(crew, stage, shares, share)
         if share < 0:

@@ -114,7 +114,7 @@ def _query_inputs(
         _query_input(tag, crew.thread, layer, tokens - 1, crew.thread, shape, memory, latent)
         return stage
     stage += 1
-    shares, share = shares_of(tokens, crew.threads), int(NOTHING)
+    shares, share = shares_of(tokens, crew), int(NOTHING)
     while True:
         share = take(crew, stage, shares, share)
         if share < 0:
@@ -159,7 +159,7 @@ def head_inputs(
     stage += 1
     scratch = memory.scratch + crew.thread * shape.scratch_stride
     units = staged.job[TOKENS] * shape.heads
-    shares, share = shares_of(units, crew.threads), int(NOTHING)
+    shares, share = shares_of(units, crew), int(NOTHING)
     while True:
         share = take(crew, stage, shares, share)
         if share < 0:
@@ -191,7 +191,7 @@ def head_products(
     panel_bytes, scale_bytes, _ = panel_layout(tag, k, shape.group_shift)
     panels, first_part, alone = channels // PANEL, int(NEW), int(ALONE)
     units = shape.heads * panels
-    shares, share = shares_of(units, crew.threads), int(NOTHING)
+    shares, share = shares_of(units, crew), int(NOTHING)
     while True:
         share = take(crew, stage, shares, share)
         if share < 0:
@@ -235,7 +235,7 @@ def _row_stage(
     """One unit of work is one token and head: its query; of the first head also the token's row for the cache."""
     stage += 1
     units = staged.job[TOKENS] * shape.heads
-    shares, share = shares_of(units, crew.threads), int(NOTHING)
+    shares, share = shares_of(units, crew), int(NOTHING)
     while True:
         share = take(crew, stage, shares, share)
         if share < 0:

@@ -109,7 +109,7 @@ def expand_stage(
     """`out`, `stride` and `channels` are the projection's."""
     stage += 1
     panels = channels // PANEL
-    shares, share = shares_of(panels, crew.threads), int(NOTHING)
+    shares, share = shares_of(panels, crew), int(NOTHING)
     while True:
         share = take(crew, stage, shares, share)
         if share < 0:

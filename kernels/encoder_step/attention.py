@@ -49,7 +49,7 @@ def layout_stage(
     """Each token's heads: query and key with their biases, rotated; key and value to the token's slot."""
     stage += 1
     tokens = staged.job[TOKENS]
-    shares, share = shares_of(tokens, crew.threads), int(NOTHING)
+    shares, share = shares_of(tokens, crew), int(NOTHING)
     while True:
         share = take(crew, stage, shares, share)
         if share < 0:

@@ -20,8 +20,8 @@ from ..gemm.shared import shared_gemm
 from ..layer_norm.cpu import layer_norm_row
 from ..quantise.cpu import plain_row
 from ..simd.formats import CacheTag, Tag
-from ..threads.shares import NOTHING, Crew, end_job, shares_of, stage_before, take
-from ..threads.waiting import NO_JOB, wait_for_job
+from ..threads.shares import NOTHING, Crew, end_job, shares_of, stage_before, take, wait_for_job
+from ..threads.waiting import NO_JOB
 from .attention import both_sides_stage, layout_stage
 from .shape import (
     ADDED,
@@ -176,7 +176,7 @@ def _rows(
     """A stage whose shares are rows."""
     stage += 1
     tokens, scratch = staged.job[TOKENS], memory.scratch + crew.thread * shape.scratch_stride
-    shares, share = shares_of(tokens, crew.threads), int(NOTHING)
+    shares, share = shares_of(tokens, crew), int(NOTHING)
     while True:
         share = take(crew, stage, shares, share)
         if share < 0:
@@ -244,7 +244,7 @@ def work(
     """The loop of a worker thread: wait for a job, run the step with the others, until the pool closes."""
     job = int(NO_JOB)
     while True:
-        job = wait_for_job(crew.state, job)
+        job = wait_for_job(crew, job)
         if job < 0:
             return
         stage = stage_before(job, shape.layers)

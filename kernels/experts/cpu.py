@@ -19,7 +19,7 @@ from ..gemm.cpu import panel_layout, segment_of, segments_of, stored, tile, tile
 from ..gemm.tile import PANEL
 from ..silu_mul.cpu import silu_mul_row
 from ..simd.formats import Tag
-from ..threads.shares import NOTHING, Crew, shares_of, take
+from ..threads.shares import NOTHING, Crew, shares_of, take, taking_part
 from .rows import add_weighted, copy_bytes
 from .shape import (
     COUNT,
@@ -53,7 +53,7 @@ def wide_stage(
     total = 0
     for index in range(memory.counts[0]):
         total += 2 * memory.groups[index, WIDTH] // PANEL
-    shares, share = min(total, SHARES_A_THREAD * crew.threads), int(NOTHING)
+    shares, share = min(total, SHARES_A_THREAD * taking_part(crew)), int(NOTHING)
     while True:
         share = take(crew, stage, shares, share)
         if share < 0:
@@ -151,7 +151,7 @@ def activation_stage(tag: Tag, crew: Crew, stage: int, scratch: int, shape: Expe
     total = 0
     for index in range(memory.counts[0]):
         total += memory.groups[index, COUNT]
-    shares, share = shares_of(total, crew.threads), int(NOTHING)
+    shares, share = shares_of(total, crew), int(NOTHING)
     while True:
         share = take(crew, stage, shares, share)
         if share < 0:
@@ -178,7 +178,7 @@ def narrow_stage(
     """out[row, hidden_padded] += the weighted results of the row's experts."""
     stage += 1
     panels = shape.hidden_padded // PANEL
-    shares, share = min(panels, SHARES_A_THREAD * crew.threads), int(NOTHING)
+    shares, share = min(panels, SHARES_A_THREAD * taking_part(crew)), int(NOTHING)
     while True:
         share = take(crew, stage, shares, share)
         if share < 0:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..compile_cache import inlined, inner
 from ..simd.formats import Tag
-from ..threads.shares import MOST_SHARES, NOTHING, Crew, take
+from ..threads.shares import MOST_SHARES, NOTHING, Crew, take, taking_part
 from .cpu import gemm, row_blocks
 from .tile import PANEL
 
@@ -42,7 +42,7 @@ def shared_gemm(
     stage += 1
     # Larger blocks than the cache holds are no harm but for the balance: `gemm` takes them apart again.
     blocks = min(row_blocks(tag, rows, k), MOST_SHARES // crew.threads)
-    parts = _parts(rows, k, channels // PANEL, blocks, crew.threads)
+    parts = _parts(rows, k, channels // PANEL, blocks, taking_part(crew))
     share = int(NOTHING)
     while True:
         share = take(crew, stage, parts * blocks, share)

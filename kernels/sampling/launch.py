@@ -9,6 +9,7 @@ import os
 import queue
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 
 import numpy as np
@@ -68,7 +69,8 @@ def _work(
     jobs: "queue.SimpleQueue[Callable[[], None]]", ends: "queue.SimpleQueue[BaseException | None]", core: int | None
 ) -> None:
     if core is not None:
-        os.sched_setaffinity(0, {core})
+        with suppress(OSError):  # the process has just lost this core
+            os.sched_setaffinity(0, {core})
     while True:
         try:
             jobs.get()()
@@ -94,7 +96,7 @@ class CpuSampler:
 
     def __init__(self, vocab_size: int, threads: int = 1) -> None:
         self.vocab_size = vocab_size
-        self._threads = threads
+        self.threads = threads  # may change between calls
         self._scratch = [_Scratch(vocab_size)]
         self._workers: list[_SamplerThread] = []  # made on first use
         self._process = os.getpid()
@@ -152,17 +154,17 @@ class CpuSampler:
 
     def _parts(self, rows: np.ndarray) -> int:
         """How many ranges the rows are split into; makes workers for them."""
-        if self._threads == 1 or len(rows) < 2 * ROWS_WORTH_A_THREAD:
+        if self.threads == 1 or len(rows) < 2 * ROWS_WORTH_A_THREAD:
             return 1
         costly = np.count_nonzero((rows["temperature"] >= GREEDY_BELOW) | (rows["top"] >= 0))
-        parts = min(self._threads, int(costly) // ROWS_WORTH_A_THREAD)
+        parts = min(self.threads, int(costly) // ROWS_WORTH_A_THREAD)
         if parts <= 1:
             return 1
         if self._process != os.getpid():  # a forked child has none of its parent's threads
             self._workers, self._process = [], os.getpid()
         cores = own_cores()
         while len(self._workers) < parts:
-            self._workers.append(_SamplerThread(cores[len(self._workers)] if self._threads <= len(cores) else None))
+            self._workers.append(_SamplerThread(cores[len(self._workers)] if self.threads <= len(cores) else None))
         while len(self._scratch) < parts:
             self._scratch.append(_Scratch(self.vocab_size))
         return parts

@@ -3,6 +3,9 @@
 Each worker is pinned to its own core as long as there are enough. A futex wakes an unpinned worker on the waker's core,
 which they then share for about 2 ms. During a job the calling thread sleeps, with the GIL released. The threads are
 daemons, so that the interpreter can exit at any time.
+
+How many take part may change between jobs. A thread is started when it first does; those that rest sleep, and no job
+wakes them.
 """
 
 from __future__ import annotations
@@ -11,13 +14,14 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from math import inf
 
 import numpy as np
 
 from .cores import own_cores
 from .shares import COMPLETE, Crew, state_bytes
-from .waiting import run_job, stop_workers
+from .waiting import run_job, set_resting, stop_workers
 
 Body = Callable[[Crew], None]  # returns when the pool closes
 
@@ -28,7 +32,8 @@ class WorkerPool:
     A pool of no threads runs nothing: each job is finished at once.
     """
 
-    def __init__(self, threads: int, body: Body) -> None:
+    def __init__(self, threads: int, body: Body, first_threads: int | None = None) -> None:
+        """`threads`: the most; `first_threads`: those of the first jobs, None: all."""
         self.threads = threads
         self._memory = np.zeros(state_bytes(threads) + 64, np.uint8)
         self.state = -(-self._memory.ctypes.data // 64) * 64
@@ -37,20 +42,26 @@ class WorkerPool:
         self._closed = False
         self._ended = -inf  # when the last job did, by time.monotonic(); inf: one runs
         self._process = os.getpid()
-        cores = own_cores()
-        state = self.state  # so that the threads do not keep the pool alive
+        self._body = body
+        self._workers: list[threading.Thread] = []
+        self.use(threads if first_threads is None else first_threads)
 
-        def live(thread: int) -> None:
-            if threads <= len(cores):
-                os.sched_setaffinity(0, {cores[thread]})
-            body(Crew(state=state, thread=thread, threads=threads))
+    def use(self, threads: int) -> None:
+        """So many take part in the jobs from now on, on the cores that the process may use now. Not while a job runs.
 
-        self._workers = [
-            threading.Thread(target=live, args=(thread,), name=f"triolet-kernel-{thread}", daemon=True)
-            for thread in range(threads)
-        ]
-        for worker in self._workers:
+        Raises RuntimeError if the system allows no more threads; then as many as before take part.
+        """
+        for thread in range(len(self._workers), threads):
+            crew, name = Crew(state=self.state, thread=thread, threads=self.threads), f"triolet-kernel-{thread}"
+            worker = threading.Thread(target=self._body, args=(crew,), name=name, daemon=True)
             worker.start()
+            self._workers.append(worker)
+        if threads <= len(cores := own_cores()):
+            for worker, core in zip(self._workers, cores[:threads], strict=False):
+                assert worker.native_id is not None
+                with suppress(OSError):  # the process has just lost this core
+                    os.sched_setaffinity(worker.native_id, {core})
+        set_resting(self.state, self.threads - threads)
 
     def run(self) -> None:
         """Run one job; returns when it is done, which a worker without a core does not delay."""
@@ -79,3 +90,4 @@ class WorkerPool:
             stop_workers(self.state)
             for worker in self._workers:
                 worker.join()
+            del self._body  # and what it keeps alive

@@ -22,8 +22,19 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ..compile_cache import compiled
-from .atomics import atomic_add, atomic_get, atomic_set, atomic_swap, pause, peek, poke, sched_yield
-from .waiting import LINE, WAITING_BYTES, tell_done
+from .atomics import (
+    FUTEX_WAIT_PRIVATE,
+    atomic_add,
+    atomic_get,
+    atomic_set,
+    atomic_swap,
+    futex,
+    pause,
+    peek,
+    poke,
+    sched_yield,
+)
+from .waiting import LINE, RESTING, WAITING_BYTES, tell_done, wait_for_start
 
 COMPLETE, COUNT = WAITING_BYTES, WAITING_BYTES + LINE
 PARTS = WAITING_BYTES + 2 * LINE
@@ -51,6 +62,29 @@ def state_bytes(threads: int) -> int:
 
 
 @compiled
+def taking_part(crew: Crew) -> int:
+    """How many of the pool's threads do the shares of this job: those with the lowest numbers.
+
+    Like all that a job goes by, it changes between jobs: to a thread that is late it may be another job's.
+    """
+    return crew.threads - peek(crew.state + RESTING)
+
+
+@compiled
+def wait_for_job(crew: Crew, job: int) -> int:
+    """Sleep until a job after number `job` was started in which this thread takes part; its number, or CLOSING.
+
+    It may skip jobs that the others have finished.
+    """
+    while True:
+        job = wait_for_start(crew.state, job)
+        resting = atomic_get(crew.state + RESTING)  # after the job's number: this job's, or a later one's
+        if job < 0 or crew.thread < crew.threads - resting:
+            return job
+        futex(crew.state + RESTING, FUTEX_WAIT_PRIVATE, resting)
+
+
+@compiled
 def stage_before(job: int, layers: int) -> int:
     """The number before that of a job's first stage. The job after it begins behind all its stages."""
     return job * (layers + 1) * STAGES
@@ -63,23 +97,23 @@ def take(crew: Crew, stage: int, shares: int, before: int) -> int:
     `before`: what the last call for this stage gave, which is done now; NOTHING in the first call for a stage.
     Every thread calls it for all stages of a job, in their order, until NOTHING. A stage has 1 to MOST_SHARES shares.
     """
-    own = crew.state + PARTS + crew.thread * LINE
+    own, threads = crew.state + PARTS + crew.thread * LINE, taking_part(crew)
     if before >= 0:
         poke(own + HELD, peek(own + HELD) + 1)
-    share = _take_from(crew, crew.thread, stage, shares)
+    share = _take_from(crew, crew.thread, threads, stage, shares)
     if share >= 0:
         return share
     _tell(crew, own + HELD, stage, shares)
-    first, last = shares * crew.thread // crew.threads, shares * (crew.thread + 1) // crew.threads
+    first, last = shares * crew.thread // threads, shares * (crew.thread + 1) // threads
     helping = before >= 0 and not first <= before < last
     spins = SPINS_BEFORE_HELPING - 1 if helping else 0
     while atomic_get(crew.state + COMPLETE) < stage:
         spins += 1
         if spins == SPINS_BEFORE_HELPING:
-            for distance in range(1, crew.threads):
+            for distance in range(1, threads):
                 if atomic_get(crew.state + COMPLETE) >= stage:
                     break
-                share = _take_from(crew, (crew.thread + distance) % crew.threads, stage, shares)
+                share = _take_from(crew, (crew.thread + distance) % threads, threads, stage, shares)
                 if share >= 0:
                     return share
         if spins < SPINS_BEFORE_YIELD:
@@ -90,10 +124,10 @@ def take(crew: Crew, stage: int, shares: int, before: int) -> int:
 
 
 @compiled
-def _take_from(crew: Crew, owner: int, stage: int, shares: int) -> int:
+def _take_from(crew: Crew, owner: int, threads: int, stage: int, shares: int) -> int:
     """The next share of a thread's part, if it has one left."""
     part = crew.state + PARTS + owner * LINE
-    first, last = shares * owner // crew.threads, shares * (owner + 1) // crew.threads
+    first, last = shares * owner // threads, shares * (owner + 1) // threads
     while True:
         word = atomic_get(part)
         ahead = ((word >> SHARE_BITS) - stage) << SHARE_BITS  # its sign is right after an overflow, too
@@ -129,6 +163,6 @@ def is_over(crew: Crew, job: int, layers: int) -> int:
 
 
 @compiled
-def shares_of(units: int, threads: int) -> int:
-    """Four for each thread, but no more than there are units."""
-    return min(units, 4 * threads)
+def shares_of(units: int, crew: Crew) -> int:
+    """Four for each thread that takes part, but no more than there are units."""
+    return min(units, 4 * taking_part(crew))

@@ -1,7 +1,8 @@
 """How a pool's caller and its threads wait for each other between jobs: with a futex.
 
 The state is one cache line each: the number of the last job that was started, of the last one that is done, threads
-that sleep, whether the pool closes. What the threads share within a job comes behind it (shares.py).
+that sleep, whether the pool closes, how many threads take no part in jobs, the last ones. What the threads share within
+a job comes behind it (shares.py).
 
 An idle pool that spins slows everything else on the machine down 2 to 3 times, hence the futex.
 """
@@ -12,8 +13,8 @@ from ..compile_cache import compiled
 from .atomics import FUTEX_WAIT_PRIVATE, FUTEX_WAKE_PRIVATE, atomic_add, atomic_get, atomic_set, futex, pause
 
 LINE = 64
-STARTED, DONE, ASLEEP, STOP = (LINE * number for number in range(4))
-WAITING_BYTES = 4 * LINE
+STARTED, DONE, ASLEEP, STOP, RESTING = (LINE * number for number in range(5))
+WAITING_BYTES = 5 * LINE
 SPINS_BEFORE_SLEEP = 5000  # pauses of about 40 cycles each
 NO_JOB = 0  # the number before the first job's
 CLOSING = -1
@@ -21,11 +22,8 @@ EVERYBODY = 1 << 20
 
 
 @compiled
-def wait_for_job(state: int, job: int) -> int:
-    """Worker: sleep until a job after number `job` was started; its number, or CLOSING.
-
-    It may skip jobs that the others have finished.
-    """
+def wait_for_start(state: int, job: int) -> int:
+    """Worker: sleep until a job after number `job` was started; its number, or CLOSING."""
     spins = 0
     while atomic_get(state + STARTED) == job and atomic_get(state + STOP) == 0:
         spins += 1
@@ -63,8 +61,16 @@ def run_job(state: int, threads: int) -> None:
 
 
 @compiled
+def set_resting(state: int, resting: int) -> None:
+    """Caller: so many threads, the last ones, take no part in the jobs from now on. Not while a job runs."""
+    atomic_set(state + RESTING, resting)
+    futex(state + RESTING, FUTEX_WAKE_PRIVATE, EVERYBODY)
+
+
+@compiled
 def stop_workers(state: int) -> None:
-    """Caller: let every worker return from wait_for_job. The job counter moves too, which ends every futex wait."""
+    """Caller: let every worker return from its wait. The job counter moves too, which ends every futex wait."""
     atomic_set(state + STOP, 1)
     atomic_add(state + STARTED, 1)
     futex(state + STARTED, FUTEX_WAKE_PRIVATE, EVERYBODY)
+    set_resting(state, 0)

@@ -23,8 +23,8 @@ from triolet.kernels.decoder_step.shape import DOWN, GATE_UP, HEAD, OUT, QKV, Me
 from triolet.kernels.gemm.cpu import gemm
 from triolet.kernels.simd.formats import TAGS, Tag, WeightFormat
 from triolet.kernels.threads.pool import WorkerPool
-from triolet.kernels.threads.shares import NOTHING, Crew, end_job, stage_before, take
-from triolet.kernels.threads.waiting import NO_JOB, wait_for_job
+from triolet.kernels.threads.shares import NOTHING, Crew, end_job, stage_before, take, wait_for_job
+from triolet.kernels.threads.waiting import NO_JOB
 from triolet.loadtest.device.cpu_step import MODEL_LEN, REFERENCE, make_batch, random_runner
 from triolet.models.checkpoint.spec import ModelSpec
 from triolet.models.checkpoint.weights import DecoderWeights
@@ -52,7 +52,7 @@ def _gemms(tag: Tag, crew: Crew, shape: Shape, memory: Memory, rows: int) -> Non
     job, part = int(NO_JOB), int(NOTHING)
     hidden, mlp, mixed = shape.hidden_padded, shape.mlp_padded, shape.attention_padded
     while True:
-        job = wait_for_job(crew.state, job)
+        job = wait_for_job(crew, job)
         if job < 0:
             return
         stage = stage_before(job, 0) + 1

@@ -20,8 +20,8 @@ from msgspec import Struct
 from triolet.kernels.compile_cache import compiled
 from triolet.kernels.gemm.tile import PANEL
 from triolet.kernels.threads.pool import WorkerPool
-from triolet.kernels.threads.shares import NOTHING, STAGES, Crew, end_job, stage_before, take
-from triolet.kernels.threads.waiting import NO_JOB, wait_for_job
+from triolet.kernels.threads.shares import NOTHING, STAGES, Crew, end_job, stage_before, take, wait_for_job
+from triolet.kernels.threads.waiting import NO_JOB
 from triolet.loadtest.machine import machine
 
 LAYERS: Final = 200  # of a job of the measurement
@@ -49,7 +49,7 @@ def empty_stages(crew: Crew, shares: int) -> None:
     """A worker's body: a job is LAYERS * STAGES stages, whose shares are nothing to do."""
     job, share = int(NO_JOB), int(NOTHING)
     while True:
-        job = wait_for_job(crew.state, job)
+        job = wait_for_job(crew, job)
         if job < 0:
             return
         stage = stage_before(job, LAYERS)

@@ -78,7 +78,9 @@ class CpuRunner:
         fill_rotations(spec, held.rotation, held.weight_table)
         for row, layer in zip(held.weight_table, spec.layers, strict=False):  # the last row is the head's
             row[WINDOW] = layer.window or NO_WINDOW
-        packed = PackedWeights(spec, shape, weights, sizes.weight_format, held, report, sizes.threads, kept)
+        packed = PackedWeights(
+            spec, shape, weights, sizes.weight_format, held, report, sizes.first_threads or sizes.threads, kept
+        )
         memory = held.memory(packed.embedding)
         self._shape, self._memory = shape, held
         latent = None if held.latent is None else held.latent.memory
@@ -100,7 +102,7 @@ class CpuRunner:
         self._logits = held.logits[:0, : shape.vocab_size]
         self._pool = WorkerPool(0, body)
         self._warm_up()
-        self._pool = pool = WorkerPool(sizes.threads, body)
+        self._pool = pool = WorkerPool(sizes.threads, body, sizes.first_threads)
         self._close = weakref.finalize(self, pool.close)  # also when the runner is dropped, and at interpreter exit
         held.populate(pool.idle_seconds)
         report(LoadProgress(stage="loading kernels", done=1, total=1))
@@ -153,6 +155,10 @@ class CpuRunner:
     def add_adapter(self, packed: PackedAdapter) -> None:
         """Not while a step runs. Batches may then name its address as long as the object lives."""
         self._adapter_memory.hold(packed.rank)
+
+    def use_threads(self, threads: int) -> None:
+        """In the steps from now on; at most `threads` of the sizes. Not while a step runs. See WorkerPool.use."""
+        self._pool.use(threads)
 
     def progress(self) -> int:
         """Grows while `forward` runs; for any thread."""

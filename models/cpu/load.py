@@ -15,13 +15,15 @@ from ..checkpoint.stored import CodedMatrix, StoredMatrix
 from ..checkpoint.weights import load_weights, outline_weights, stored_matrices
 from ..errors import UnsupportedDevice, UnsupportedModel
 from ..guides.grammars import load_grammars
-from ..host import available_memory, usable_cores
+from ..host import available_memory, physical_cores, usable_cores
 from ..memory_plan import choose_num_blocks, context_length, plan_of, shortest_length, size
 from ..read_ahead import reading_ahead
 from ..stepper import LoadedModel
+from .allowed_cores import followed_cores
 from .cpu import CpuRunner
 from .kept import KeptWeights, open_kept_weights
 from .memory import CpuSizes, make_shape, memory_needs
+from .numa import interleave_memory
 from .stepper import CpuStepper
 from .weights import MeasuredWeights
 
@@ -30,6 +32,7 @@ MAX_LOGIT_BYTES = 64 << 20  # working memory for logits; steps that need more ro
 
 def load_on_cpu(checkpoint: Checkpoint, settings: EngineSettings, report: ReportProgress) -> LoadedModel:
     """Plan, load and compile. dtype "auto" is the checkpoint's."""
+    interleave_memory()  # before there are other threads that read or pack weights
     sizes, memory = plan_on_cpu(checkpoint, settings, available_memory())
     kept: KeptWeights | None = None
     if settings.keep_packed_weights:
@@ -39,7 +42,7 @@ def load_on_cpu(checkpoint: Checkpoint, settings: EngineSettings, report: Report
         grammars = load_grammars(checkpoint, jump_ahead=not settings.no_jump_ahead)  # while the disk reads
         runner = load_runner(checkpoint, sizes, report, kept)
         report(LoadProgress(stage="loading sampler", done=0, total=1))
-    stepper = CpuStepper(runner, grammars)
+    stepper = CpuStepper(runner, grammars, followed_cores(sizes))
     report(LoadProgress(stage="loading sampler", done=1, total=1))
     return LoadedModel(
         stepper=stepper,
@@ -74,7 +77,8 @@ def plan_on_cpu(checkpoint: Checkpoint, settings: EngineSettings, available: int
         max_model_len=context_length(settings, spec.max_position),
         max_step_tokens=step.max_step_tokens,
         max_logit_rows=max(1, min(step.max_step_tokens, most_rows)),
-        threads=usable_cores() if settings.threads is None else settings.threads,
+        threads=physical_cores() if settings.threads is None else settings.threads,
+        first_threads=usable_cores() if settings.threads is None else None,
         adapters=settings.adapter_places.count > 0,
     )
     if stored:

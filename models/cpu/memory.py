@@ -47,7 +47,8 @@ class CpuSizes(msgspec.Struct, frozen=True, kw_only=True):
     max_step_tokens: int
     max_logit_rows: int
     max_model_len: int
-    threads: int = 1
+    threads: int = 1  # the most that a step may use; there is memory for so many
+    first_threads: int | None = None  # that the first steps use, while the CPUs are followed; None: all, always
     num_blocks: int = 1
     adapters: bool = False  # whether steps may have LoRA adapters: their code is compiled
 

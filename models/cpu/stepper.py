@@ -16,6 +16,7 @@ from ..stepper import PendingStep
 from ..steps.adapters import LoadedAdapter, LoadedAdapters
 from ..steps.sequences import SequenceState, SequenceTable
 from ..steps.steps import block_copies, collect, join, split, with_computed
+from .allowed_cores import AllowedCores
 from .cpu import CpuRunner
 from .rows import SteadyRows, add_masks, make_rows
 
@@ -23,9 +24,11 @@ from .rows import SteadyRows, add_masks, make_rows
 class CpuStepper:
     """Owns the worker's sequences; the runner owns their keys and values. Compiles the sampler when it is made."""
 
-    def __init__(self, runner: CpuRunner, grammars: GrammarStore | None = None) -> None:
+    def __init__(
+        self, runner: CpuRunner, grammars: GrammarStore | None = None, cores: AllowedCores | None = None
+    ) -> None:
         vocab_size, sizes = runner.spec.vocab_size, runner.sizes
-        self._runner, self._sizes, self._table_width = runner, sizes, sizes.table_width
+        self._runner, self._sizes, self._table_width, self._cores = runner, sizes, sizes.table_width, cores
         self._grammars = grammars or GrammarStore(None, (), vocab_size)
         self._adapters = LoadedAdapters()
         self._sequences = SequenceTable(
@@ -43,6 +46,8 @@ class CpuStepper:
 
     def begin_step(self, step: Step) -> PendingStep:
         began = perf_counter()
+        if self._cores is not None:
+            self._cores.follow(began, self._use_threads)
         rows, seconds = self._compute(step)
         done = StepDone(step=step.step, rows=tuple(rows), duration=perf_counter() - began, model_duration=seconds)
         return PendingStep(lambda: done, computed=True)
@@ -74,6 +79,10 @@ class CpuStepper:
 
     def close(self) -> None:
         self._runner.close()
+
+    def _use_threads(self, threads: int) -> None:
+        self._runner.use_threads(threads)
+        self._sampler.threads = threads
 
     def _compute(self, step: Step) -> tuple[list[Row], float]:
         """A step's answer, and the seconds spent in forward passes."""

@@ -89,6 +89,10 @@ class CausalRunner:
         hidden = self._normed(self._runner.hidden_states(int(ends[-1])))
         return np.split(hidden, ends[:-1])
 
+    def use_threads(self, threads: int) -> None:
+        """See CpuRunner."""
+        self._runner.use_threads(threads)
+
     def progress(self) -> int:
         """Grows while `forward` runs; for any thread."""
         return self._runner.progress()

@@ -4,9 +4,11 @@ from pathlib import Path
 
 from ...protocol.settings import EngineSettings
 from ...protocol.steps import LoadProgress, MemoryPlan, PoolingModel, ReportProgress
+from ..cpu.allowed_cores import followed_cores
 from ..cpu.load import described_dtype, weight_format_of
+from ..cpu.numa import interleave_memory
 from ..errors import DoesNotFit, UnsupportedDevice
-from ..host import available_memory, usable_cores
+from ..host import available_memory, physical_cores, usable_cores
 from ..memory_plan import context_length, size
 from ..stepper import LoadedModel
 from .causal import CausalCheckpoint, CausalRunner, plan_causal
@@ -28,6 +30,7 @@ def load_vector_model(checkpoint: VectorCheckpoint, settings: EngineSettings, re
     """Plan, load and compile."""
     if settings.device == "cuda":
         raise UnsupportedDevice("--device cuda: embedding models run on the CPU; leave it out, or pass --device cpu")
+    interleave_memory()
     if isinstance(checkpoint, EncoderCheckpoint):
         return _load_encoder(checkpoint, settings, report)
     return _load_causal(checkpoint, settings, report)
@@ -46,7 +49,7 @@ def _load_causal(checkpoint: CausalCheckpoint, settings: EngineSettings, report:
     sizes, texts, memory = plan_causal(checkpoint, settings, available_memory())
     runner = CausalRunner(checkpoint, sizes, texts, report=report)
     return LoadedModel(
-        stepper=EncoderStepper(runner, checkpoint.head()),
+        stepper=EncoderStepper(runner, checkpoint.head(), followed_cores(sizes)),
         device="cpu",
         dtype=described_dtype(checkpoint, sizes.weight_format),
         kv_cache_dtype=sizes.kv_format,
@@ -69,7 +72,7 @@ def _load_encoder(checkpoint: EncoderCheckpoint, settings: EngineSettings, repor
 
     runner = EncoderRunner(checkpoint.spec, weights, sizes, report_packed)
     return LoadedModel(
-        stepper=EncoderStepper(runner, checkpoint.head(weights.classifier)),
+        stepper=EncoderStepper(runner, checkpoint.head(weights.classifier), followed_cores(sizes)),
         device="cpu",
         dtype="float32" if sizes.weight_format == "float32" else "bfloat16",
         kv_cache_dtype="none",
@@ -97,7 +100,8 @@ def plan_encoder(
         max_step_tokens=step.max_step_tokens,
         max_length=length,
         max_texts=min(step.max_running, step.max_step_tokens),
-        threads=usable_cores() if settings.threads is None else settings.threads,
+        threads=physical_cores() if settings.threads is None else settings.threads,
+        first_threads=usable_cores() if settings.threads is None else None,
     )
     shape = make_shape(spec, sizes, embedding_is_bfloat16=True)
     weights = weight_bytes(spec, shape, sizes.weight_format)

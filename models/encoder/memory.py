@@ -45,7 +45,8 @@ class EncoderSizes(msgspec.Struct, frozen=True, kw_only=True):
     max_step_tokens: int
     max_length: int  # tokens of a text
     max_texts: int  # of a step
-    threads: int = 1
+    threads: int = 1  # the most that a step may use; there is memory for so many
+    first_threads: int | None = None  # that the first steps use, while the CPUs are followed; None: all, always
 
     @property
     def max_blocks(self) -> int:

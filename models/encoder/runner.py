@@ -80,7 +80,7 @@ class EncoderRunner:
         report(LoadProgress(stage="loading kernels", done=0, total=1))
         with telling_compilations(report_compilation):
             run_stopped(body)
-        self._pool = WorkerPool(sizes.threads, body)
+        self._pool = WorkerPool(sizes.threads, body, sizes.first_threads)
         self._close = weakref.finalize(self, self._pool.close)
         self.forward([Text(np.zeros(1, np.int32))])  # compiles what is left
         report(LoadProgress(stage="loading kernels", done=1, total=1))
@@ -112,6 +112,10 @@ class EncoderRunner:
         self._pool.run()
         hidden = self._memory.hidden[:, : self._shape.hidden]
         return [hidden[start:end] for start, end in zip(starts.tolist(), starts[1:].tolist(), strict=False)]
+
+    def use_threads(self, threads: int) -> None:
+        """In the steps from now on; at most `threads` of the sizes. Not while a step runs. See WorkerPool.use."""
+        self._pool.use(threads)
 
     def progress(self) -> int:
         """Grows while `forward` runs; for any thread."""

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...protocol.steps import GrammarFailed, GrammarReady, PrepareGrammar, Row, SequenceRecord, Step, StepDone
+from ..cpu.allowed_cores import AllowedCores
 from ..errors import UnsupportedModel
 from ..stepper import PendingStep
 from .head import Head, apply_head
@@ -25,6 +26,7 @@ class TextRunner(Protocol):
         ...
 
     def forward(self, texts: Sequence[Text]) -> list[FloatArray]: ...
+    def use_threads(self, threads: int) -> None: ...
     def progress(self) -> int: ...
     def close(self) -> None: ...
 
@@ -32,12 +34,14 @@ class TextRunner(Protocol):
 class EncoderStepper:
     """Owns the worker's texts, which only a preempted or cancelled request leaves behind until it is dropped."""
 
-    def __init__(self, runner: TextRunner, head: Head) -> None:
-        self._runner, self._head = runner, head
+    def __init__(self, runner: TextRunner, head: Head, cores: AllowedCores | None = None) -> None:
+        self._runner, self._head, self._cores = runner, head, cores
         self._texts: dict[int, Text] = {}
 
     def begin_step(self, step: Step) -> PendingStep:
         began = perf_counter()
+        if self._cores is not None:
+            self._cores.follow(began, self._runner.use_threads)
         for sequence in step.dropped:
             self._texts.pop(sequence, None)
         for record in step.new:

@@ -204,7 +204,8 @@ def _plan_on_cpu(checkpoint: Checkpoint, settings: EngineSettings, available: in
     sizes, memory = plan_on_cpu(checkpoint, settings, available)
     dtype = described_dtype(checkpoint, sizes.weight_format)
     running = settings.largest_step().max_running
-    return _Fitted(memory, dtype, sizes.max_model_len, running, sizes.threads, sizes.stored_embedding_bytes)
+    threads = sizes.first_threads or sizes.threads
+    return _Fitted(memory, dtype, sizes.max_model_len, running, threads, sizes.stored_embedding_bytes)
 
 
 def _plan_on_gpu(checkpoint: Checkpoint, settings: EngineSettings, device: Device) -> _Fitted:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import subprocess
 import sys
 import threading
@@ -16,8 +17,19 @@ import pytest
 from triolet.kernels.compile_cache import compiled
 from triolet.kernels.threads.cores import own_cores
 from triolet.kernels.threads.pool import WorkerPool
-from triolet.kernels.threads.shares import COMPLETE, NOTHING, STAGES, Crew, end_job, stage_before, state_bytes, take
-from triolet.kernels.threads.waiting import NO_JOB, wait_for_job
+from triolet.kernels.threads.shares import (
+    COMPLETE,
+    NOTHING,
+    STAGES,
+    Crew,
+    end_job,
+    stage_before,
+    state_bytes,
+    take,
+    taking_part,
+    wait_for_job,
+)
+from triolet.kernels.threads.waiting import NO_JOB, set_resting
 
 LAYERS = 9
 JOB_STAGES = LAYERS * STAGES
@@ -31,7 +43,7 @@ def relay(crew: Crew, marks: Marks, faults: Marks) -> None:
     """Each share marks itself, and looks whether all of the stage before it did so. Stages have 1 to WIDEST shares."""
     job, share = int(NO_JOB), int(NOTHING)
     while True:
-        job = wait_for_job(crew.state, job)
+        job = wait_for_job(crew, job)
         if job < 0:
             return
         stage = stage_before(job, LAYERS)
@@ -77,7 +89,7 @@ def test_a_thread_that_does_not_run_holds_nobody_up() -> None:
 
     def body(crew: Crew) -> None:
         job = NO_JOB
-        while (job := wait_for_job(crew.state, job)) > 0:
+        while (job := wait_for_job(crew, job)) > 0:
             if crew.thread == 1:
                 held.wait()
                 came.set()
@@ -100,6 +112,87 @@ def test_a_thread_that_does_not_run_holds_nobody_up() -> None:
     pool.run()
     pool.close()
     assert len(done) == len(expected) + 12
+
+
+def kernel_threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name.startswith("triolet-kernel-")]
+
+
+def test_some_threads_rest_and_take_part_again() -> None:
+    """Each share of a job waits for the others, so it takes as many threads as there are shares."""
+    part: threading.Barrier
+    took: list[int] = []
+
+    def body(crew: Crew) -> None:
+        job = NO_JOB
+        while (job := wait_for_job(crew, job)) > 0:
+            stage, share, own = stage_before(job, 0) + 1, NOTHING, list[int]()
+            while (share := take(crew, stage, taking_part(crew), share)) >= 0:
+                own.append(crew.thread)
+                part.wait(60)
+                took.extend(own)
+            end_job(crew, job, stage, 0)
+
+    assert kernel_threads() == []
+    pool = WorkerPool(5, body, 2)
+    assert len(kernel_threads()) == 2
+    for threads, started in ((2, 2), (4, 4), (1, 4), (1, 4), (3, 4), (5, 5), (2, 5)):
+        pool.use(threads)
+        assert len(kernel_threads()) == started
+        part = threading.Barrier(threads)
+        took.clear()
+        job = threading.Thread(target=pool.run, daemon=True)
+        job.start()
+        job.join(60)
+        assert not job.is_alive()
+        assert sorted(took) == list(range(threads))
+    pool.close()
+    assert kernel_threads() == []
+
+
+def test_a_late_thread_may_find_that_it_rests() -> None:
+    """And that the parts of a stage are others than when its job began."""
+    state, (one, two, late) = crews(3)
+    assert [take(one, 1, 6, before) for before in (NOTHING, 0, 1, 2, 3, 4, 5)] == [0, 1, 2, 3, 4, 5, NOTHING]
+    state[COMPLETE // 8] = stage_before(2, 0)  # job 1 is over
+    set_resting(state.ctypes.data, 2)
+    assert [take(thread, 2, 6, NOTHING) for thread in (two, late)] == [NOTHING, NOTHING]  # in job 1
+    stage = stage_before(2, 0) + 1
+    assert [take(one, stage, 6, before) for before in (NOTHING, 0, 1, 2, 3, 4, 5)] == [0, 1, 2, 3, 4, 5, NOTHING]
+
+
+def test_threads_are_pinned_to_the_cores_that_the_process_has_now() -> None:
+    marks, faults = marks_and_faults(2)
+    pool = WorkerPool(2, lambda crew: relay(crew, marks, faults))
+    cores = own_cores()
+    for used in range(1, min(2, len(cores)) + 1):
+        for worker in kernel_threads():  # as the kernel does when a set of CPUs changes
+            os.sched_setaffinity(worker.native_id or 0, cores)
+        pool.use(used)
+        allowed = [os.sched_getaffinity(worker.native_id or 0) for worker in kernel_threads()[:used]]
+        assert allowed == [{core} for core in cores[:used]]
+    pool.close()
+
+
+def test_a_pool_that_gets_no_more_threads_goes_on_with_those_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    marks, faults = marks_and_faults(3)
+    pool = WorkerPool(3, lambda crew: relay(crew, marks, faults), 1)
+
+    def refuse(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(RuntimeError, match="new thread"):
+            pool.use(3)
+    pool.run()
+    assert not marks[1:].any()
+    pool.use(3)
+    for _ in range(JOBS - 1):
+        pool.run()
+    pool.close()
+    assert (marks.sum(axis=0) == expected_marks(JOBS)).all()
+    assert not faults.any()
 
 
 def crews(count: int = 2) -> tuple[npt.NDArray[np.int64], list[Crew]]:
@@ -157,7 +250,7 @@ def test_a_pool_is_idle_between_its_jobs() -> None:
 
     def body(crew: Crew) -> None:
         job = NO_JOB
-        while (job := wait_for_job(crew.state, job)) > 0:
+        while (job := wait_for_job(crew, job)) > 0:
             stage, share = stage_before(job, 0) + 1, NOTHING
             while (share := take(crew, stage, 1, share)) >= 0:
                 found.append(pool.idle_seconds())
@@ -177,14 +270,14 @@ POOL = """
 import os, signal, sys, threading, time
 from triolet.kernels.threads.cores import own_cores
 from triolet.kernels.threads.pool import WorkerPool
-from triolet.kernels.threads.shares import NOTHING, end_job, stage_before, take
-from triolet.kernels.threads.waiting import NO_JOB, wait_for_job
+from triolet.kernels.threads.shares import NOTHING, end_job, stage_before, take, wait_for_job
+from triolet.kernels.threads.waiting import NO_JOB
 def nothing():
     pass
 work = nothing
 def body(crew):
     job = NO_JOB
-    while (job := wait_for_job(crew.state, job)) > 0:
+    while (job := wait_for_job(crew, job)) > 0:
         stage, share = stage_before(job, 0) + 1, NOTHING
         while (share := take(crew, stage, crew.threads, share)) >= 0:
             work()

@@ -60,3 +60,34 @@ def test_threads_follow_the_quota_of_the_group_they_run_in(group: Path, share: f
         [sys.executable, "-c", INSIDE, str(group)], capture_output=True, text=True, timeout=60, check=True
     )
     assert int(told.stdout) == (usable_cores() if cores is None else cores)
+
+
+FOLLOWING = """
+import os, sys
+from pathlib import Path
+
+Path(sys.argv[1], "cgroup.procs").write_text("0")
+from triolet.models.cpu.allowed_cores import AllowedCores
+
+cores, now = AllowedCores(len(os.sched_getaffinity(0)), 1), 0.0
+for _ in sys.stdin:
+    now += 10
+    used = []
+    cores.follow(now, used.append)
+    print(*used, flush=True)
+"""
+
+
+def test_a_quota_that_changes_is_seen(group: Path) -> None:
+    set_quota(group, 64 * PERIOD)
+    most = usable_cores()
+    with subprocess.Popen(
+        [sys.executable, "-c", FOLLOWING, str(group)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        for quota, told in ((64, str(most)), (64, ""), (1, "1"), (64, str(most))):
+            set_quota(group, quota * PERIOD)
+            print(file=process.stdin, flush=True)
+            assert process.stdout.readline().strip() == told
+        process.stdin.close()

@@ -32,8 +32,7 @@ SPEC = ModelSpec(
 )  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def runner() -> Iterator[CpuRunner]:
+def small_weights() -> DecoderWeights:
     rng = np.random.default_rng(1)
 
     def matrix(*shape: int) -> npt.NDArray[np.float32]:
@@ -44,11 +43,15 @@ def runner() -> Iterator[CpuRunner]:
         q=matrix(16, 16), k=matrix(8, 16), v=matrix(8, 16), o=matrix(16, 16), gate=matrix(24, 16), up=matrix(24, 16),
         down=matrix(16, 24), input_norm=NormWeights(ones), mlp_norm=NormWeights(ones),
     )  # fmt: skip
-    weights = DecoderWeights(embedding=matrix(VOCAB, 16), layers=(layer,), final_norm=NormWeights(ones), lm_head=None)
+    return DecoderWeights(embedding=matrix(VOCAB, 16), layers=(layer,), final_norm=NormWeights(ones), lm_head=None)
+
+
+@pytest.fixture(scope="module")
+def runner() -> Iterator[CpuRunner]:
     sizes = CpuSizes(
         weight_format="float32", num_blocks=16, max_step_tokens=192, max_logit_rows=16, max_model_len=LENGTH
     )
-    runner = CpuRunner(SPEC, weights, sizes)
+    runner = CpuRunner(SPEC, small_weights(), sizes)
     yield runner
     runner.close()
 
