@@ -123,7 +123,8 @@ def instruction(weight_format: UnitFormat) -> str:
     width = "512 bits" if wide_registers() else "256 bits"
     if has("neon"):
         bytes_product = "USDOT" if has("i8mm") else "SDOT" if has("dotprod") else "SADDLP"
-        return f"{bytes_product if weight_format == 'int8' else 'FMLA'}, 128 bits"
+        pairs_product = "BFDOT" if weight_format == "bfloat16" and dot.multiplies_pairs() else "FMLA"
+        return f"{bytes_product if weight_format == 'int8' else pairs_product}, 128 bits"
     if weight_format == "int8":
         if has("avx512vnni") and wide_registers():
             return "VPDPBUSD, 512 bits"

@@ -1,22 +1,25 @@
-"""Products of bytes on AArch64: four for each of 16 lanes, as one vector of this engine takes four of its registers.
+"""Dot products on AArch64: four bytes for each of 16 lanes, as one vector of this engine takes four of its registers.
 
     i8mm     USDOT: unsigned times signed bytes, as x86's VPDPBUSD
     dotprod  SDOT: signed bytes alone. Weights get their centre taken off, which flips each byte's sign; of other
              unsigned bytes 128 times the sum of the signed ones is added again
     neither  products of 16 bits (the widest is 255 * -128, which fits), added by pairs
 
-All are exact, so the results are those of every other CPU. Only called where `has("neon")`.
+All are exact, so the results are those of every other CPU. With bf16, BFDOT multiplies pairs of bfloat16: products, the
+sum of two and the total are each rounded to odd (unless FPCR.EBF is set, which Linux leaves off), and denormals are 0.
+Only called where `has("neon")`.
 """
 
 from __future__ import annotations
 
 from llvmlite import ir
 
-from .lanes import LANES, VI, constant, declare, i8, i16, i32, vector
+from .lanes import LANES, VI, bfloat16, constant, declare, f32, i8, i16, i32, vector
 from .target import has
 
 _QUARTER = LANES // 4
 _WORDS, _BYTES, _SHORTS = vector(i32, _QUARTER), vector(i8, 4 * _QUARTER), vector(i16, 2 * _QUARTER)
+_FLOATS, _PAIRS = vector(f32, _QUARTER), vector(bfloat16, 2 * _QUARTER)
 FLIP_SIGNS = constant(i32, -0x7F7F7F80)  # of each byte, by xor
 
 
@@ -28,17 +31,17 @@ def multiplies_signed() -> bool:
 def quad_step(b: ir.IRBuilder, total: ir.Value, unsigned: ir.Value, signed: ir.Value) -> ir.Value:
     """total + the dot product of four unsigned and four signed bytes in each lane."""
     if has("i8mm"):
-        return _dot(b, "usdot", total, unsigned, signed)
+        return dot(b, "usdot", total, unsigned, signed)
     if has("dotprod"):
         # LLVM computes it once for all that the signed bytes are multiplied by, and once for lanes that are the same.
-        less = _dot(b, "sdot", constant(i32, 0), FLIP_SIGNS, signed)
-        return b.sub(_dot(b, "sdot", total, b.xor(unsigned, FLIP_SIGNS), signed), less)
+        less = dot(b, "sdot", constant(i32, 0), FLIP_SIGNS, signed)
+        return b.sub(dot(b, "sdot", total, b.xor(unsigned, FLIP_SIGNS), signed), less)
     return _joined(b, [b.add(t, _sums_of_shorts(b, u, s)) for t, u, s in _quarters(b, total, unsigned, signed)])
 
 
 def signed_quad_step(b: ir.IRBuilder, total: ir.Value, left: ir.Value, right: ir.Value) -> ir.Value:
     """The same of four and four signed bytes. Only where `multiplies_signed`."""
-    return _dot(b, "sdot", total, left, right)
+    return dot(b, "sdot", total, left, right)
 
 
 def look_up(b: ir.IRBuilder, table: list[int], indices: ir.Value) -> ir.Value:
@@ -50,7 +53,18 @@ def look_up(b: ir.IRBuilder, table: list[int], indices: ir.Value) -> ir.Value:
     return _joined(b, [b.bitcast(part, _WORDS) for part in found])
 
 
-def _dot(b: ir.IRBuilder, name: str, total: ir.Value, left: ir.Value, right: ir.Value) -> ir.Value:
+def pair_step(b: ir.IRBuilder, total: ir.Value, left: ir.Value, right: ir.Value) -> ir.Value:
+    """total + left0 * right0 + left1 * right1 in each lane of (bfloat16, bfloat16) pairs."""
+    return dot_pairs(b, "bfdot.v4f32.v8bf16", total, left, right)
+
+
+def dot_pairs(b: ir.IRBuilder, name: str, total: ir.Value, left: ir.Value, right: ir.Value) -> ir.Value:
+    function = declare(b.module, f"llvm.aarch64.neon.{name}", _FLOATS, [_FLOATS, _PAIRS, _PAIRS])
+    parts = _quarters(b, total, left, right)
+    return _joined(b, [b.call(function, [t, b.bitcast(x, _PAIRS), b.bitcast(y, _PAIRS)]) for t, x, y in parts])
+
+
+def dot(b: ir.IRBuilder, name: str, total: ir.Value, left: ir.Value, right: ir.Value) -> ir.Value:
     function = declare(b.module, f"llvm.aarch64.neon.{name}.v4i32.v16i8", _WORDS, [_WORDS, _BYTES, _BYTES])
     parts = _quarters(b, total, left, right)
     return _joined(b, [b.call(function, [t, b.bitcast(x, _BYTES), b.bitcast(y, _BYTES)]) for t, x, y in parts])
