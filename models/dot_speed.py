@@ -50,7 +50,8 @@ def _write(b: ir.IRBuilder, weight_format: str, address: ir.Value, turns: ir.Val
             own = totals[number * SIDE : (number + 1) * SIDE]
             w = load(b, at(b, scaled(b, address, place, SIDE * VECTOR_BYTES), number * VECTOR_BYTES), VI, 64)
             if weight_format == "int8":
-                sums += dot.code_steps(b, own, [w], xs, 8)
+                for total, row in zip(own, xs, strict=True):  # each by itself: not in pairs of rows
+                    sums += dot.code_steps(b, [total], [w], [row], 8)
                 continue
             for part in range(parts):
                 value = w if parts == 1 else dot.half_of(b, w, part)

@@ -89,7 +89,8 @@ def _emit_rows(module: ir.Module, weight_format: str, rows: int) -> ir.Function:
                     prefetch(b, at(b, ahead, step * VECTOR_BYTES))
                 vectors.append(load(b, at(b, w, step * VECTOR_BYTES), VI, 64))
             if by_matrices:
-                totals = matrix_steps(b, weight_format, totals, vectors, [at(b, x, turn * 4) for x in xs])
+                own = [[load(b, at(b, x, turn * 4), i64)] for x in xs]
+                totals = matrix_steps(b, weight_format, totals, paired(b, vectors), own)
                 continue
             for part in range(broadcasts):
                 own = vectors[0] if broadcasts == 1 else dot.half_of(b, vectors[0], part)

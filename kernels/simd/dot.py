@@ -17,7 +17,8 @@ from llvmlite import ir
 
 from . import neon
 from .arithmetic import fma, round_bfloat16
-from .lanes import LANES, VF, VI, bfloat16, constant, declare, f32, i8, i16, i32, splat, vector
+from .lanes import LANES, VF, VI, bfloat16, constant, declare, f32, i8, i16, i32, i64, int64, splat, vector
+from .neon_matrix import apart, matrix_steps, multiplies_matrices, paired
 from .target import has, wide_registers
 
 _PAIRS = vector(bfloat16, 2 * LANES)
@@ -78,7 +79,11 @@ def code_steps(
 
     Codes are unsigned bytes below 2 ** bits: 4 with at most 8 vectors, 6 with an even number, or 8. Exact. Their centre
     is for the start values to undo, but for codes of 8 bits unless `codes_stay_unsigned`: it is taken from those here.
+    Where `codes_in_pairs`, the vectors are `paired`.
     """
+    if codes_in_pairs(len(xs), bits):
+        whole = [[_two_words(b, *own[quad : quad + 2]) for quad in range(0, len(own), 2)] for own in xs]
+        return apart(b, matrix_steps(b, "int8", paired(b, totals), weights, whole), len(totals))
     if has_quads() or (bits == 8 and codes_stay_unsigned()):
         for row, own in enumerate(xs):
             for quad, x in zip(weights, own, strict=True):
@@ -111,6 +116,19 @@ def code_steps(
     if lanes == LANES:
         return [total for (total,) in sums]
     return [b.shuffle_vector(*halves, ir.Constant(VI, list(range(LANES)))) for halves in sums]
+
+
+def codes_in_pairs(rows: int, bits: int) -> bool:
+    """Whether `code_steps` takes vectors of such codes, for so many rows, interleaved by twos (`paired`).
+
+    Not of 6 bits: they would have to be interleaved after they are unpacked, which costs what it saves.
+    """
+    return rows > 1 and bits != 6 and multiplies_matrices("int8")
+
+
+def _two_words(b: ir.IRBuilder, first: ir.Value, second: ir.Value) -> ir.Value:
+    """64 bits, for which LLVM loads both at once."""
+    return b.or_(b.zext(first, i64), b.shl(b.zext(second, i64), int64(32)))
 
 
 def _code_step(b: ir.IRBuilder, total: ir.Value, codes: ir.Value, x: ir.Value, bits: int) -> ir.Value:

@@ -12,12 +12,13 @@ from __future__ import annotations
 
 from llvmlite import ir
 
-from .lanes import LANES, VI, i32, i64, load, vector
-from .neon import dot, dot_pairs
+from .lanes import LANES, VI, constant, i32, i64
+from .neon import BYTES, FLOATS, PAIRS, WORDS, joined, product, quarters
 from .target import has
 
 Values = list[ir.Value]
 STEPS = 2  # at once
+_MATRIX = {"int8": ("usmmla.v4i32.v16i8", WORDS, BYTES), "bfloat16": ("bfmmla", FLOATS, PAIRS)}
 _IN_TURN = [lane + LANES * second for lane in range(LANES) for second in range(2)]
 
 
@@ -25,33 +26,36 @@ def multiplies_matrices(weight_format: str) -> bool:
     return has("neon") and has({"int8": "i8mm", "bfloat16": "bf16"}.get(weight_format, "none"))
 
 
-def matrix_steps(b: ir.IRBuilder, weight_format: str, totals: Values, weights: Values, xs: Values) -> Values:
-    """Totals, as `paired` makes them, + two vectors of weights times the 64 bits that each row has at its address."""
-    halves, results = interleaved(b, *weights), list[ir.Value]()
-    add = dot_pairs if weight_format == "bfloat16" else dot
-    name = "bfmmla" if weight_format == "bfloat16" else "usmmla"
-    for row in range(0, len(xs), 2):
-        both = ir.Constant(vector(i64, 2), ir.Undefined)
-        for place, address in enumerate([xs[row], xs[min(row + 1, len(xs) - 1)]]):
-            both = b.insert_element(both, load(b, address, i64), ir.Constant(i32, place))
-        x = b.bitcast(both, vector(i32, 4))
-        x = b.shuffle_vector(x, x, ir.Constant(VI, [*range(4)] * 4))
-        results += [add(b, name, *each, x) for each in zip(totals[row : row + 2], halves, strict=True)]
-    return results
+def matrix_steps(b: ir.IRBuilder, weight_format: str, totals: Values, weights: Values, xs: list[Values]) -> Values:
+    """Totals + weights, both as `paired` makes them, times the 64 bits that each row has for two vectors of weights."""
+    name, result, operand = _MATRIX[weight_format]
+    columns = [quarters(b, half) for half in weights]
+    sums = [quarters(b, total) for total in totals]
+    function = product(b, name, result, operand)
+    for pair in range(0, len(totals), 2):
+        rows = zip(xs[pair], xs[min(pair + 1, len(xs) - 1)], strict=True)
+        for number, bits in enumerate(rows):
+            x, step = constant(i64, 0, 2), number * STEPS
+            for place, own in enumerate(bits):
+                x = b.insert_element(x, own, ir.Constant(i32, place))
+            x = b.bitcast(x, operand)
+            for half in range(2):
+                parts = zip(sums[pair + half], columns[step + half], strict=True)
+                sums[pair + half] = [b.call(function, [total, b.bitcast(w, operand), x]) for total, w in parts]
+    return [joined(b, parts) for parts in sums]
 
 
-def interleaved(b: ir.IRBuilder, first: ir.Value, second: ir.Value) -> Values:
-    """A lane of one, a lane of the other, and so on: two vectors."""
-    return [b.shuffle_vector(first, second, ir.Constant(VI, half)) for half in (_IN_TURN[:LANES], _IN_TURN[LANES:])]
+def paired(b: ir.IRBuilder, vectors: Values) -> Values:
+    """Each two vectors interleaved, in two again. An odd last one with itself."""
+    order = [ir.Constant(VI, half) for half in (_IN_TURN[:LANES], _IN_TURN[LANES:])]
+    seconds = [*vectors[1::2], vectors[-1]]
+    return [b.shuffle_vector(*two, half) for two in zip(vectors[::2], seconds, strict=False) for half in order]
 
 
-def paired(b: ir.IRBuilder, totals: Values) -> Values:
-    """Each two rows' totals interleaved."""
-    even = [*totals, totals[-1]][: len(totals) + len(totals) % 2]
-    return [half for row in range(0, len(even), 2) for half in interleaved(b, *even[row : row + 2])]
-
-
-def apart(b: ir.IRBuilder, totals: Values, rows: int) -> Values:
-    """What `paired` made of so many rows, as rows again."""
-    orders = [ir.Constant(VI, list(range(second, 2 * LANES, 2))) for second in range(2)]
-    return [b.shuffle_vector(*totals[row - row % 2 :][:2], orders[row % 2]) for row in range(rows)]
+def apart(b: ir.IRBuilder, halves: Values, count: int) -> Values:
+    """The vectors of which `paired` made these halves."""
+    order = [ir.Constant(VI, list(range(second, 2 * LANES, 2))) for second in range(2)]
+    vectors: Values = []
+    for first, second in zip(halves[::2], halves[1::2], strict=True):
+        vectors += [b.shuffle_vector(first, second, own) for own in order]
+    return vectors[:count]

@@ -10,10 +10,12 @@ from llvmlite import binding as llvm
 from llvmlite import ir
 
 from triolet.kernels.gemm.tile import _emit_rows
+from triolet.kernels.gemm.tile_int4 import _emit_rows as emit_int4
 from triolet.kernels.simd import target
 from triolet.kernels.simd.arm_features import completed
 
 ROWS, QUARTERS, UNROLLED = 4, 4, 8
+QUADS = 8  # of a group of 32 inputs
 NEON = frozenset({"neon"})
 
 
@@ -31,7 +33,9 @@ def assembly(features: frozenset[str], weight_format: str, rows: int = ROWS) -> 
     llvm.initialize_all_asmprinters()
     module = ir.Module("tile")
     module.triple = "aarch64-linux-gnu"
-    _emit_rows(module, weight_format, rows).linkage = "external"
+    int4 = weight_format == "int4"
+    tile = emit_int4(module, range(rows, rows + 1)) if int4 else _emit_rows(module, weight_format, rows)
+    tile.linkage = "external"
     flags = ",".join(f"+{name}" for name in sorted(features))
     machine = llvm.Target.from_triple(module.triple).create_target_machine(cpu="generic", features=flags, opt=3)
     parsed = llvm.parse_assembly(str(module))
@@ -79,6 +83,17 @@ def test_two_rows_are_multiplied_at_once(
         assert found["zip1"] + found["zip2"] == (QUARTERS * UNROLLED if at_once else 0)
         assert found["fmla"] == found["sdot"] == 0
         assert "[sp" not in loop
+
+
+def test_four_bits_are_multiplied_by_two_rows_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Interleaved before they are unpacked: that takes half as many instructions. Words of rows are loaded by twos."""
+    features = NEON | {"dotprod", "i8mm"}
+    monkeypatch.setattr(target, "features", lambda: features)
+    loop = inner_loop(assembly(features, "int4"))
+    found = Counter(re.findall(r"^\t([a-z]\w*)\t", loop, re.MULTILINE))
+    assert (found["usdot"], found["usmmla"]) == (0, ROWS // 2 * QUARTERS * QUADS)
+    assert found["zip1"] + found["zip2"] == QUARTERS * QUADS // 2
+    assert found["ld1"] == ROWS // 2 * QUADS // 2
 
 
 def test_floats_are_multiplied_and_added_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
