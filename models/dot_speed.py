@@ -50,7 +50,8 @@ def _write(b: ir.IRBuilder, weight_format: str, address: ir.Value, turns: ir.Val
             own = totals[number * SIDE : (number + 1) * SIDE]
             w = load(b, at(b, scaled(b, address, place, SIDE * VECTOR_BYTES), number * VECTOR_BYTES), VI, 64)
             if weight_format == "int8":
-                sums += dot.code_steps(b, own, [w], xs, 8)
+                for total, row in zip(own, xs, strict=True):  # each by itself: not in pairs of rows
+                    sums += dot.code_steps(b, [total], [w], [row], 8)
                 continue
             for part in range(parts):
                 value = w if parts == 1 else dot.half_of(b, w, part)
@@ -123,7 +124,8 @@ def instruction(weight_format: UnitFormat) -> str:
     width = "512 bits" if wide_registers() else "256 bits"
     if has("neon"):
         bytes_product = "USDOT" if has("i8mm") else "SDOT" if has("dotprod") else "SADDLP"
-        return f"{bytes_product if weight_format == 'int8' else 'FMLA'}, 128 bits"
+        pairs_product = "BFDOT" if weight_format == "bfloat16" and dot.multiplies_pairs() else "FMLA"
+        return f"{bytes_product if weight_format == 'int8' else pairs_product}, 128 bits"
     if weight_format == "int8":
         if has("avx512vnni") and wide_registers():
             return "VPDPBUSD, 512 bits"

@@ -38,6 +38,7 @@ from ..simd.lanes import (
     splat,
     store,
 )
+from ..simd.neon_matrix import STEPS, apart, matrix_steps, multiplies_matrices, paired
 from ..simd.target import wide_registers
 
 PANEL = LANES  # channels
@@ -70,6 +71,8 @@ def _emit_rows(module: ir.Module, weight_format: str, rows: int) -> ir.Function:
     int8, broadcast = weight_format == "int8", dot.broadcast_format(weight_format)
     broadcasts = dot.K_PER_STEP[weight_format] // dot.K_PER_STEP[broadcast]  # of a row, for a vector of weights
     row_starts = [at(b, header, HEADER_BYTES) for header in headers] if int8 else headers
+    by_matrices = rows > 1 and multiplies_matrices(weight_format)
+    at_once = STEPS if by_matrices else 1
     prefetching = rows > FEW_ROWS or not wide_registers()
     unroll = 2 if rows > FEW_ROWS else 8  # every K is padded to a multiple of 32: at least 8 steps
     stride = prefetch_stride(b, following, a, unroll * VECTOR_BYTES)
@@ -79,12 +82,18 @@ def _emit_rows(module: ir.Module, weight_format: str, rows: int) -> ir.Function:
         w = scaled(b, weights, index, unroll * VECTOR_BYTES)
         ahead = b.add(following, b.mul(index, stride))
         xs = [scaled(b, start, index, unroll * broadcasts * 4) for start in row_starts]
-        for turn in range(unroll):
-            if prefetching:
-                prefetch(b, at(b, ahead, turn * VECTOR_BYTES))
-            vector = load(b, at(b, w, turn * VECTOR_BYTES), VI, 64)
+        for turn in range(0, unroll, at_once):
+            vectors = []
+            for step in range(turn, turn + at_once):
+                if prefetching:
+                    prefetch(b, at(b, ahead, step * VECTOR_BYTES))
+                vectors.append(load(b, at(b, w, step * VECTOR_BYTES), VI, 64))
+            if by_matrices:
+                own = [[load(b, at(b, x, turn * 4), i64)] for x in xs]
+                totals = matrix_steps(b, weight_format, totals, paired(b, vectors), own)
+                continue
             for part in range(broadcasts):
-                own = vector if broadcasts == 1 else dot.half_of(b, vector, part)
+                own = vectors[0] if broadcasts == 1 else dot.half_of(b, vectors[0], part)
                 for row in range(rows):
                     x = load(b, at(b, xs[row], (turn * broadcasts + part) * 4), i32, 4)
                     totals[row] = _step(b, broadcast, totals[row], own, x)
@@ -94,7 +103,9 @@ def _emit_rows(module: ir.Module, weight_format: str, rows: int) -> ir.Function:
     if int8:
         prefetch(b, channel_scales)  # otherwise the tile's end, and so the next tile, waits for this line from memory
         totals = wide_sums(b, headers, a_stride, weights, steps)
+    totals = paired(b, totals) if by_matrices else totals
     totals = loop(b, b.sdiv(steps, int64(unroll)), totals, body)
+    totals = apart(b, totals, rows) if by_matrices else totals
     if int8:
         totals = dequantise(b, totals, headers, load(b, channel_scales, VF))
     write_rows(b, totals, out, out_stride, add)

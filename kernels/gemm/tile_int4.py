@@ -25,6 +25,7 @@ from ..simd.lanes import (
     at,
     constant,
     f32,
+    i8,
     i16,
     i32,
     int64,
@@ -34,7 +35,8 @@ from ..simd.lanes import (
     splat,
     vector,
 )
-from ..simd.target import wide_registers
+from ..simd.neon_matrix import paired
+from ..simd.target import has, wide_registers
 from .tile import ARGUMENTS, prefetch_output, prefetch_stride, write_rows
 
 PANEL_GROUP_BYTES = 4 * VECTOR_BYTES  # of 32 inputs
@@ -61,7 +63,7 @@ def _emit_rows(module: ir.Module, counts: range) -> ir.Function:
     def body(group: ir.Value, totals: Values) -> Values:
         w = scaled(b, weights, group, PANEL_GROUP_BYTES)
         ahead = b.add(following, b.mul(group, stride))
-        codes = unpacked_group(b, w, ahead)
+        codes = unpacked_group(b, w, ahead, in_pairs=dot.codes_in_pairs(most, 4))
         scale = group_scale(b, scales, group, shift)
         x = scaled(b, a, group, GROUP_BYTES)
         groups = [x]
@@ -83,16 +85,25 @@ def _emit_rows(module: ir.Module, counts: range) -> ir.Function:
     return function
 
 
-def unpacked_group(b: ir.IRBuilder, w: ir.Value, ahead: ir.Value) -> Values:
-    """The eight quads of codes of a group at `w`; prefetches the one at `ahead`."""
-    mask, four = constant(i32, 0x0F0F0F0F), constant(i32, 4)
-    low, high = [], []
-    for v in range(4):
-        prefetch(b, at(b, ahead, v * VECTOR_BYTES))
-        packed = load(b, at(b, w, v * VECTOR_BYTES), VI, 64)
-        low.append(b.and_(packed, mask))
-        high.append(b.and_(b.lshr(packed, four), mask))
+def unpacked_group(b: ir.IRBuilder, w: ir.Value, ahead: ir.Value, *, in_pairs: bool = False) -> Values:
+    """The eight quads of codes of a group at `w`, `paired` if asked; prefetches the one at `ahead`."""
+    low, high, at_once = [], [], 2 if in_pairs else 1
+    for first in range(0, 4, at_once):
+        vectors = []
+        for v in range(first, first + at_once):
+            prefetch(b, at(b, ahead, v * VECTOR_BYTES))
+            vectors.append(load(b, at(b, w, v * VECTOR_BYTES), VI, 64))
+        for packed in paired(b, vectors) if in_pairs else vectors:
+            low.append(b.and_(packed, constant(i32, 0x0F0F0F0F)))
+            high.append(upper_nibbles(b, packed))
     return low + high
+
+
+def upper_nibbles(b: ir.IRBuilder, packed: ir.Value) -> ir.Value:
+    """The upper four bits of each byte, as bytes."""
+    if has("neon"):  # which shifts bytes
+        return b.bitcast(b.lshr(b.bitcast(packed, vector(i8, VECTOR_BYTES)), constant(i8, 4, VECTOR_BYTES)), VI)
+    return b.and_(b.lshr(packed, constant(i32, 4)), constant(i32, 0x0F0F0F0F))
 
 
 def group_scale(b: ir.IRBuilder, scales: ir.Value, group: ir.Value, shift: ir.Value) -> ir.Value:

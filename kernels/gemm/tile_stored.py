@@ -45,6 +45,7 @@ from ..simd.lanes import (
     splat,
     vector,
 )
+from ..simd.neon_matrix import paired
 from .segments import (
     BITS,
     IS_FP4,
@@ -64,7 +65,7 @@ from .segments import (
 )
 from .tile import ARGUMENTS, MANY_ROWS, prefetch_output, prefetch_stride, write_rows
 from .tile_fp4 import codes_of, looked_up_here
-from .tile_int4 import ROW_VARIANTS
+from .tile_int4 import ROW_VARIANTS, upper_nibbles
 
 AHEAD = 8192  # bytes that a single row prefetches of its own panels: too little comes by itself
 WIDTHS = (4, 6, 8)
@@ -119,7 +120,7 @@ def _emit_rows(bits: int, module: ir.Module, counts: range) -> ir.Function:
         for v in range(GROUP_VECTORS[bits]):
             prefetch(b, at(b, ahead if most > 1 else w, v * VECTOR_BYTES + (0 if most > 1 else AHEAD)))
         parts = scales.of_group(group, halves=bits == 6)
-        codes = unpack(b, bits, w)
+        codes = unpack(b, bits, w, in_pairs=dot.codes_in_pairs(most, bits))
         if bits == 4 and looked_up_here():
             codes = codes_of(b, is_fp4, codes)
         quads_a_part = len(codes) // len(parts)
@@ -182,14 +183,14 @@ def _if_any(b: ir.IRBuilder, condition: ir.Value, change: Callable[[Values], Val
     return [either(b, value, before, other, after) for value, other in zip(values, changed, strict=True)]
 
 
-def unpack(b: ir.IRBuilder, bits: int, w: ir.Value) -> list[ir.Value]:
-    """The 8 quads of a group, as vectors of unsigned bytes."""
+def unpack(b: ir.IRBuilder, bits: int, w: ir.Value, *, in_pairs: bool = False) -> list[ir.Value]:
+    """The 8 quads of a group, as vectors of unsigned bytes; `paired` if asked, but for 6 bits."""
     vectors = [load(b, at(b, w, v * VECTOR_BYTES), VI, 64) for v in range(GROUP_VECTORS[bits])]
+    vectors = paired(b, vectors) if in_pairs else vectors
     if bits == 8:
         return vectors
-    mask, four = constant(i32, 0x0F0F0F0F), constant(i32, 4)
-    low = [b.and_(packed, mask) for packed in vectors[:4]]
-    low += [b.and_(b.lshr(packed, four), mask) for packed in vectors[:4]]
+    low = [b.and_(packed, constant(i32, 0x0F0F0F0F)) for packed in vectors[:4]]
+    low += [upper_nibbles(b, packed) for packed in vectors[:4]]
     if bits == 4:
         return low
     upper_mask = constant(i32, 0x30303030)

@@ -7,8 +7,8 @@ of one row's activations, broadcast:
                      taken as float32, and so is what is broadcast (`broadcast_format`)
     int8      4 k    unsigned weights (w + 128) times signed activations, in int32; exact
     codes     4 k    like int8, with codes of 4, 6 or 8 bits, several steps and rows at once; exact as well
-The variants of one CPU differ only in speed. Between CPUs, bfloat16 may differ in the last bit (VDPBF16PS flushes
-denormals and rounds differently), int8 never does.
+The variants of one CPU differ only in speed. Between CPUs, bfloat16 may differ in the last bits (VDPBF16PS and BFDOT
+flush denormals and round in ways of their own), int8 never does.
 """
 
 from __future__ import annotations
@@ -17,22 +17,11 @@ from llvmlite import ir
 
 from . import neon
 from .arithmetic import fma, round_bfloat16
-from .lanes import LANES, VF, VI, constant, declare, f32, i8, i16, i32, splat, vector
+from .lanes import LANES, VF, VI, bfloat16, constant, declare, f32, i8, i16, i32, i64, int64, splat, vector
+from .neon_matrix import apart, matrix_steps, multiplies_matrices, paired
 from .target import has, wide_registers
 
-
-class _BFloat16(ir.types.Type):  # type: ignore[misc]  # llvmlite is untyped, and has no bfloat: its name is enough
-    def _to_string(self) -> str:
-        return "bfloat"
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _BFloat16)
-
-    def __hash__(self) -> int:
-        return hash("bfloat")
-
-
-_PAIRS = vector(_BFloat16(), 2 * LANES)
+_PAIRS = vector(bfloat16, 2 * LANES)
 _BYTES = vector(i8, 4 * LANES)
 K_PER_STEP = {"float32": 1, "bfloat16": 2, "int8": 4}
 
@@ -62,6 +51,8 @@ def centred_step(b: ir.IRBuilder, total: ir.Value, weights: ir.Value, x: ir.Valu
 def _pair_step(b: ir.IRBuilder, total: ir.Value, left: ir.Value, right: ir.Value) -> ir.Value:
     """total + left0 * right0 + left1 * right1 in each lane of (bfloat16, bfloat16) pairs."""
     assert multiplies_pairs()
+    if has("neon"):
+        return neon.pair_step(b, total, left, right)
     function = declare(b.module, "llvm.x86.avx512bf16.dpbf16ps.512", VF, [VF, _PAIRS, _PAIRS])
     return b.call(function, [total, b.bitcast(left, _PAIRS), b.bitcast(right, _PAIRS)])
 
@@ -73,7 +64,7 @@ def half_of(b: ir.IRBuilder, pairs: ir.Value, half: int) -> ir.Value:
 
 def multiplies_pairs() -> bool:
     """Whether one instruction multiplies pairs of bfloat16."""
-    return has("avx512bf16") and wide_registers()
+    return has("neon", "bf16") or (has("avx512bf16") and wide_registers())
 
 
 def broadcast_format(weight_format: str) -> str:
@@ -88,7 +79,11 @@ def code_steps(
 
     Codes are unsigned bytes below 2 ** bits: 4 with at most 8 vectors, 6 with an even number, or 8. Exact. Their centre
     is for the start values to undo, but for codes of 8 bits unless `codes_stay_unsigned`: it is taken from those here.
+    Where `codes_in_pairs`, the vectors are `paired`.
     """
+    if codes_in_pairs(len(xs), bits):
+        whole = [[_two_words(b, *own[quad : quad + 2]) for quad in range(0, len(own), 2)] for own in xs]
+        return apart(b, matrix_steps(b, "int8", paired(b, totals), weights, whole), len(totals))
     if has_quads() or (bits == 8 and codes_stay_unsigned()):
         for row, own in enumerate(xs):
             for quad, x in zip(weights, own, strict=True):
@@ -121,6 +116,19 @@ def code_steps(
     if lanes == LANES:
         return [total for (total,) in sums]
     return [b.shuffle_vector(*halves, ir.Constant(VI, list(range(LANES)))) for halves in sums]
+
+
+def codes_in_pairs(rows: int, bits: int) -> bool:
+    """Whether `code_steps` takes vectors of such codes, for so many rows, interleaved by twos (`paired`).
+
+    Not of 6 bits: they would have to be interleaved after they are unpacked, which costs what it saves.
+    """
+    return rows > 1 and bits != 6 and multiplies_matrices("int8")
+
+
+def _two_words(b: ir.IRBuilder, first: ir.Value, second: ir.Value) -> ir.Value:
+    """64 bits, for which LLVM loads both at once."""
+    return b.or_(b.zext(first, i64), b.shl(b.zext(second, i64), int64(32)))
 
 
 def _code_step(b: ir.IRBuilder, total: ir.Value, codes: ir.Value, x: ir.Value, bits: int) -> ir.Value:
@@ -174,8 +182,11 @@ def round_to_broadcast(b: ir.IRBuilder, vectors: list[ir.Value]) -> list[ir.Valu
     """Vectors of 16 positive normal values, rounded to bfloat16 and in broadcast_format; alike on all CPUs."""
     if not multiplies_pairs():
         return [as_broadcast(b, value) for value in vectors]
-    function = declare(b.module, "llvm.x86.avx512bf16.cvtne2ps2bf16.512", _PAIRS, [VF, VF])
     pairs = zip(vectors[::2], vectors[1::2], strict=True)
+    if has("neon"):
+        whole = ir.Constant(vector(i32, 2 * LANES), list(range(2 * LANES)))
+        return [b.bitcast(b.fptrunc(b.shuffle_vector(*pair, whole), _PAIRS), VI) for pair in pairs]
+    function = declare(b.module, "llvm.x86.avx512bf16.cvtne2ps2bf16.512", _PAIRS, [VF, VF])
     return [b.bitcast(b.call(function, [high, low]), VI) for low, high in pairs]
 
 

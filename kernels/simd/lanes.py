@@ -22,6 +22,20 @@ def vector(element: ir.Type, lanes: int) -> ir.Type:
 VI, VF = vector(i32, LANES), vector(f32, LANES)
 
 
+class _BFloat16(ir.types.Type):  # type: ignore[misc]  # llvmlite is untyped, and has no bfloat: its name is enough
+    def _to_string(self) -> str:
+        return "bfloat"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _BFloat16)
+
+    def __hash__(self) -> int:
+        return hash("bfloat")
+
+
+bfloat16 = _BFloat16()
+
+
 def int64(value: int) -> ir.Value:
     return ir.Constant(i64, value)
 

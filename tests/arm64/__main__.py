@@ -24,11 +24,11 @@ ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / ".venv-arm64"
 KERNELS = ROOT / "tests" / "kernels"
 # QEMU's names, and what the products must choose there
-CPUS = {"max": {"dotprod", "i8mm"}, "neoverse-n1": {"dotprod"}, "cortex-a72": set[str]()}
+CPUS = {"max": {"dotprod", "i8mm", "bf16"}, "neoverse-n1": {"dotprod"}, "cortex-a72": set[str]()}
 # The tests of bytes' products run on all three, the others on the first. Those that start sys.executable are left out:
 # it is not a program of this machine.
 PRODUCTS = ("test_gemm.py", "test_gemm_stored.py", "test_paged_attention.py")
-OTHERS = ("test_rows.py", "test_latent_tile.py", "test_rope.py", "test_threads.py")
+OTHERS = ("test_bfdot.py", "test_rows.py", "test_latent_tile.py", "test_rope.py", "test_threads.py")
 CHOSEN = {
     "max": (*PRODUCTS, *OTHERS, "-k", "not interpreter and not interrupt and not forked"),
     "neoverse-n1": (*PRODUCTS, "-k", "int or codes or layouts or bound"),
@@ -64,7 +64,7 @@ def check(prompts: str, native: dict[str, object], cpu: str) -> str:
     found = json.loads(ran.stdout)
     if found["tokens"] != native["tokens"]:
         return f"{cpu}: the model says {found['tokens']}, on this machine {native['tokens']}"
-    if (chosen := set(found["features"]) & {"dotprod", "i8mm"}) != CPUS[cpu]:
+    if (chosen := set(found["features"]) & CPUS["max"]) != CPUS[cpu]:
         return f"{cpu}: chose {chosen} instead of {CPUS[cpu]}"
     bits = "the same bits" if found["logits"] == native["logits"] else "other last bits of the logits"
     print(f"{cpu}: the bundled model says the same, with {bits} ({time.monotonic() - began:.0f} s)", flush=True)

@@ -130,9 +130,9 @@ def activation_row(x: FloatArray, weight_format: WeightFormat) -> npt.NDArray[np
 def bound(x: FloatArray, w: FloatArray, weight_format: WeightFormat) -> npt.NDArray[np.float64]:
     """Largest error that float32 sums of k products can have: k * 2**-24 of the sum of absolute products.
 
-    VDPBF16PS rounds each pair twice, hence twice that. int8 sums are exact; three float32 products and two conversions
-    follow, and the scales have an error of their own: 8 roundings of the result at most. int4's groups are exact,
-    and each is added with one rounding.
+    VDPBF16PS rounds each pair twice, hence twice that; BFDOT half as often, with twice the error, which is less. int8
+    sums are exact; three float32 products and two conversions follow, and the scales have an error of their own: 8
+    roundings of the result at most. int4's groups are exact, and each is added with one rounding.
     """
     absolute = np.abs(x.astype(np.float64)) @ np.abs(w.astype(np.float64)).T
     groups = -(-x.shape[1] // GROUP)
