@@ -1,9 +1,10 @@
 """Greedy tokens of the bundled model, as JSON: on this machine or emulated. Needs neither torch nor a tokenizer.
 
-    python -m tests.arm64.greedy '[[1, 2, 3], [4, 5]]'     prompts, as token ids
+    python -m tests.arm64.greedy '[[1, 2, 3], [4, 5]]'               prompts, as token ids
+    python -m tests.arm64.greedy '[[1, 2, 3], [4, 5]]' bfloat16      with these weights, and this cache
 
-Weights and cache are int8, whose products are exact. The other arithmetic is float32, rounded alike wherever there is a
-fused multiply-add. So the log-odds, whose digest is printed too, have the same bits.
+Weights and cache are int8 else, whose products are exact. The other arithmetic is float32, rounded alike wherever there
+is a fused multiply-add. So the log-odds, whose digest is printed too, have the same bits.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
+from triolet.kernels.simd.formats import CacheFormat
 from triolet.kernels.simd.target import features
 from triolet.models.checkpoint.open import open_checkpoint
 from triolet.models.checkpoint.weights import load_weights
@@ -55,10 +57,11 @@ def continuations(runner: CpuRunner, prompts: list[list[int]]) -> tuple[list[lis
 
 def main() -> None:
     prompts: list[list[int]] = json.loads(sys.argv[1])
+    number_format: CacheFormat = "bfloat16" if "bfloat16" in sys.argv[2:] else "int8"
     checkpoint = open_checkpoint(MODEL)
     sizes = CpuSizes(
-        weight_format="int8",
-        cache_format="int8",
+        weight_format=number_format,
+        cache_format=number_format,
         max_step_tokens=256,
         max_logit_rows=len(prompts),
         max_model_len=BLOCKS_EACH * 64,

@@ -9,19 +9,17 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import numba
 import numpy as np
 import pytest
 from llvmlite import ir
 
 from triolet.kernels.paged_attention.cpu import emit_tiles, most_rows
-from triolet.kernels.paged_attention.tile import ARGUMENTS, MOST_ROWS
+from triolet.kernels.paged_attention.tile import MOST_ROWS
 from triolet.kernels.simd.amx import TILE_ROWS, Amx
 from triolet.kernels.simd.dot import multiplies_pairs
-from triolet.kernels.simd.functions import kernel
 
 from .test_paged_attention import TABLE, Cache, FloatArray, call_attend, close, make_queries
-from .tile_units import EmulatedTiles, machine_code
+from .tile_units import EmulatedTiles, attention_with, machine_code
 
 pytestmark = pytest.mark.skipif(not multiplies_pairs(), reason="queries are no pairs of bfloat16 here")
 Attend = Callable[..., None]
@@ -36,17 +34,7 @@ def usual_unit() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def by_tiles() -> Attend:
-    inside = kernel("ii" + ARGUMENTS, lambda module, _: emit_tiles(module, EmulatedTiles(faulty.ctypes.data)))
-
-    @numba.njit
-    def attend(
-        tag: Any, rows: int, q: int, stride: int, limits: int, table: int, first: int, blocks: int, seen: int,
-        cache: int, step: int, after: int, left: int, scratch: int, size: int, cap: np.float32,
-    ) -> None:  # fmt: skip
-        inside(tag, rows, q, stride, limits, table, first, blocks, seen, cache, step, after, left, scratch, size, cap)
-
-    made: Attend = attend
-    return made
+    return attention_with(EmulatedTiles(faulty.ctypes.data))
 
 
 def found_by(cache: Cache, by_tiles: Attend, *arguments: Any) -> FloatArray:

@@ -8,6 +8,7 @@ from types import FunctionType
 from typing import Any
 
 import numba
+import numpy as np
 from llvmlite import binding, ir
 
 from triolet.kernels.gemm import cpu, cpu_amx
@@ -16,6 +17,8 @@ from triolet.kernels.gemm.tile import ARGUMENTS
 from triolet.kernels.gemm.tile_amx import emit_block_int8
 from triolet.kernels.gemm.tile_amx_bfloat16 import emit_block_bfloat16
 from triolet.kernels.gemm.tile_amx_int4 import emit_block_int4
+from triolet.kernels.paged_attention.cpu import emit_tiles
+from triolet.kernels.paged_attention.tile import ARGUMENTS as ATTENTION_ARGUMENTS
 from triolet.kernels.simd.amx import FIRST_WHOLE, TILE_BYTES, TILE_ROWS, TILES, Amx, TileUnit
 from triolet.kernels.simd.arithmetic import fma
 from triolet.kernels.simd.dot import half_of
@@ -201,6 +204,21 @@ def gemm_with(unit: TileUnit, permitted: int) -> Callable[..., None]:
         tile_gemm=rebuilt(cpu_amx.tile_gemm, configure=configure, release=release, multiply=multiply),
         tile=kernel("i" + ARGUMENTS, nothing),
     )
+    return made
+
+
+def attention_with(unit: TileUnit) -> Callable[..., None]:
+    """`attend` over a bfloat16 cache, by the unit."""
+    inside = kernel("ii" + ATTENTION_ARGUMENTS, lambda module, _: emit_tiles(module, unit))
+
+    @numba.njit
+    def attend(
+        tag: Any, rows: int, q: int, stride: int, limits: int, table: int, first: int, blocks: int, seen: int,
+        cache: int, step: int, after: int, left: int, scratch: int, size: int, cap: np.float32,
+    ) -> None:  # fmt: skip
+        inside(tag, rows, q, stride, limits, table, first, blocks, seen, cache, step, after, left, scratch, size, cap)
+
+    made: Callable[..., None] = attend
     return made
 
 
