@@ -7,6 +7,7 @@
 #   make bench                        the engine on this machine, without HTTP: speed, accuracy, tokens
 #   make bench REF=folder             … beside the engines and on the model that loadtest/peers/setup.py put there
 #   make test-arm64                   the CPU engine on an emulated AArch64 (QEMU, and apt of Debian; 11 minutes)
+#   make test-amx                     the AMX kernels on an interpreted Sapphire Rapids (Bochs, and apt of Debian)
 #   make kernels                      compile every GPU kernel for sm_80, sm_90 and, if it can be, gfx942 (no GPU needed)
 #   make clients                      install the clients of docs/clients.md, run them and renew the page
 #   make architecture                 draw docs/architecture.svg from the imports, and count the path of a request
@@ -24,7 +25,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 # Images of containers set it: each of the hundred servers in the tests would compile anew all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: serve test test-arm64 check lint mypy basedpyright house bench kernels clients architecture docs vendor clean
+.PHONY: serve test test-arm64 test-amx check lint mypy basedpyright house bench kernels clients architecture docs vendor clean
 
 serve: .venv/.serve
 	@exec $(BIN)/triolet serve $(ARGS)
@@ -36,6 +37,9 @@ test: check
 # ARGS: of the CPUs in tests/arm64/__main__.py, those to emulate.
 test-arm64: .venv/.serve .venv-arm64/.installed
 	$(BIN)/python -m tests.arm64 $(ARGS)
+
+test-amx: .venv/.serve .venv-amx/.installed
+	$(BIN)/python -m tests.amx
 
 # Each type checker takes a minute of one core: two at a time.
 check: .venv/.test
@@ -72,7 +76,7 @@ vendor:
 	web/page/vendor/renew.sh
 
 clean:
-	rm -rf .venv .venv-arm64 .venv-clients tests/clients/node_modules build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-amx .venv-arm64 .venv-clients tests/clients/node_modules build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 # Serving needs no torch: its environment is there in well under a minute. The tests compare with torch and
 # transformers and drive real clients, so theirs is larger, and Python compiles of it what it imports. A stamp is renewed
@@ -112,6 +116,11 @@ clean:
 .venv-arm64/.installed: tests/arm64/install.sh tests/arm64/requirements.txt constraints.txt | $(BIN)/python
 	@echo "Unpacking a Python for AArch64 into .venv-arm64…"
 	@tests/arm64/install.sh .venv-arm64 $(BIN)/python
+	@touch $@
+
+.venv-amx/.installed: tests/amx/install.sh tests/amx/correct_bochs.py tests/arm64/install.sh tests/arm64/requirements.txt constraints.txt | $(BIN)/python
+	@echo "Making a PC with AMX in .venv-amx…"
+	@tests/amx/install.sh .venv-amx $(BIN)/python
 	@touch $@
 
 $(BIN)/python:

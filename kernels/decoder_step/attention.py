@@ -13,6 +13,7 @@ from ..paged_attention.cpu import attend
 from ..paged_attention.query import store_query
 from ..paged_attention.softmax import DESCRIPTOR_BYTES, NO_SINK
 from ..rope.cpu import rope_head
+from ..simd.amx import TILE_ROWS
 from ..simd.formats import CacheTag
 from ..threads.atomics import peek, poke
 from ..threads.shares import MOST_SHARES, NOTHING, Crew, shares_of, take
@@ -35,7 +36,7 @@ from .shape import (
     Staged,
 )
 
-DESCRIPTORS = 512  # bytes for those of 16 rows at the start of a thread's scratch
+DESCRIPTORS = TILE_ROWS * DESCRIPTOR_BYTES  # at the start of a thread's scratch: no task has more rows
 
 
 @inner

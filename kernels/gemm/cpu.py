@@ -43,8 +43,8 @@ _bytes_of_32 = by_format(lambda weight_format: row_bytes(weight_format, 32))
 _bytes_of_32_more = by_format(lambda weight_format: row_bytes(weight_format, 64) - row_bytes(weight_format, 32))
 _scale_group_bytes = by_format(lambda weight_format: scale_bytes(PANEL, weight_format))
 _grouped = by_format(lambda weight_format: int(weight_format == "int4"))
-# From how many rows and inputs on a tile unit multiplies; 0: never. Of bfloat16 all rows, see tile_amx_bfloat16.py. Of
-# bytes the 16 are not measured, as no test machine has such a unit.
+# From how many rows and inputs on a tile unit multiplies; 0: never. Of bfloat16 all rows, see tile_amx_bfloat16.py. The
+# 16 rows of int8 and int4 are not measured, as no test machine has such a unit.
 _tile_rows_from = by_format(lambda weight_format: {"bfloat16": 1, "int8": 16, "int4": 16}.get(weight_format, 0))
 _tile_inputs_from = by_format(lambda weight_format: 32 if weight_format == "bfloat16" else 64)
 tile_rows = by_format(lambda weight_format: INT4_MOST_ROWS if weight_format in _BY_GROUPS else MOST_ROWS)

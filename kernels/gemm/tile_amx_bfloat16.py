@@ -1,8 +1,7 @@
 """The block of tile_amx.py for bfloat16: the tile unit does all of it, for any number of rows.
 
 Its sums are rounded in a way of its own (simd/amx.py), so a row's result must come from it whatever the number of rows:
-otherwise it would depend on how many others are in the batch. With few rows the unit waits for the weights; a tile has
-only so many rows then.
+otherwise it would depend on how many others are in the batch. Up to 16 rows, a tile has no more rows than there are.
 """
 
 from __future__ import annotations

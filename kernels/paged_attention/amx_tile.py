@@ -84,7 +84,7 @@ class AmxTile(Tile):
 
     def _accumulate(self, values: ir.Value, following: ir.Value, visible: ir.Value, expected: ir.Value) -> None:
         b = self.b
-        values = self._whole_tiles(values, visible)
+        last = self._last_tile(values, visible)
         needed = b.lshr(b.add(expected, int64(1)), int64(1))
         for half in range(2):
             self._unit.load(
@@ -92,12 +92,12 @@ class AmxTile(Tile):
             )
         with b.if_else(b.icmp_signed("<=", visible, int64(TILE_TOKENS))) as (one, two):
             with one:
-                self._strips(1, values, following, needed)
+                self._strips([last], following, needed)
             with two:
-                self._strips(2, values, following, needed)
+                self._strips([values, last], following, needed)
 
-    def _strips(self, tiles: int, values: ir.Value, following: ir.Value, needed: ir.Value) -> None:
-        """output = output * factor + probabilities . values of the first 32 or of all 64 tokens."""
+    def _strips(self, tiles: Values, following: ir.Value, needed: ir.Value) -> None:
+        """output = output * factor + probabilities . values, of 32 tokens for each address."""
         b, unit, state = self.b, self._unit, self._state
         row_bytes = b.mul(self.size, int64(4))  # of a word row of V
 
@@ -106,8 +106,8 @@ class AmxTile(Tile):
             self._prefetch_strip(b.add(following, offset), needed, row_bytes)
             for v in range(STRIP_VECTORS):
                 unit.zero(b, state, v)
-            for half in range(tiles):
-                column = b.add(b.add(values, offset), b.mul(row_bytes, int64(half * TILE_ROWS)))
+            for half, values in enumerate(tiles):
+                column = b.add(values, offset)
                 for v in range(STRIP_VECTORS):
                     unit.load(b, state, _RIGHT[v], at(b, column, v * VECTOR_BYTES), row_bytes)
                     unit.multiply_pairs(b, state, v, _LEFT[half], _RIGHT[v])
@@ -138,28 +138,28 @@ class AmxTile(Tile):
 
         loop(b, needed, [], body)
 
-    def _whole_tiles(self, values: ir.Value, visible: ir.Value) -> ir.Value:
-        """`values`, or a copy with zeros behind the visible tokens up to the end of a tile: 0 * NaN would be NaN."""
+    def _last_tile(self, values: ir.Value, visible: ir.Value) -> ir.Value:
+        """The last 32 values, or a copy with zeros behind the visible ones: 0 * NaN would be NaN."""
         b = self.b
-        copied = b.icmp_signed("!=", b.and_(visible, int64(TILE_TOKENS - 1)), int64(0))
+        row_bytes = b.mul(self.size, int64(4))
+        before = b.and_(b.sub(visible, int64(1)), int64(-TILE_TOKENS))  # tokens of the tiles before it
+        values = b.add(values, b.mul(b.lshr(before, int64(1)), row_bytes))
+        seen = b.sub(visible, before)
+        copied = b.icmp_signed("<", seen, int64(TILE_TOKENS))
         with b.if_then(copied):
-            missing = b.and_(b.neg(visible), int64(TILE_TOKENS - 1))
-            vectors = b.sdiv(self.size, int64(LANES))
-            pairs = b.lshr(b.add(visible, missing), int64(1))
 
             def copy_pair(pair: ir.Value, _: Values) -> Values:
-                left = b.sub(visible, b.shl(pair, int64(1)))  # visible tokens from this pair on
+                left = b.sub(seen, b.shl(pair, int64(1)))  # visible tokens from this pair on
                 one = b.select(b.icmp_signed("==", left, int64(1)), ir.Constant(i32, 0xFFFF), ir.Constant(i32, -1))
                 mask = splat(b, b.select(b.icmp_signed("<=", left, int64(0)), ir.Constant(i32, 0), one))
-                row = b.mul(b.mul(self.size, int64(4)), pair)
 
                 def copy(index: ir.Value, _: Values) -> Values:
-                    place = scaled(b, row, index, VECTOR_BYTES)
+                    place = scaled(b, b.mul(row_bytes, pair), index, VECTOR_BYTES)
                     value = b.and_(load(b, b.add(values, place), VI, 64), mask)
                     store(b, value, b.add(self._values_copy, place), 64)
                     return []
 
-                return loop(b, vectors, [], copy)
+                return loop(b, b.sdiv(self.size, int64(LANES)), [], copy)
 
-            loop(b, pairs, [], copy_pair)
+            loop(b, int64(TILE_ROWS), [], copy_pair)
         return b.select(copied, self._values_copy, values)

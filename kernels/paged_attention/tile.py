@@ -18,6 +18,7 @@ from __future__ import annotations
 from llvmlite import ir
 
 from ..simd import dot
+from ..simd.amx import TILE_ROWS
 from ..simd.arithmetic import reciprocal, reduce_sum
 from ..simd.functions import Values, loop, new_function
 from ..simd.lanes import (
@@ -50,8 +51,9 @@ ARGUMENTS = "iiiiiiiiiiiif"
 
 
 def scratch_bytes(padded_head: int, rows: int) -> int:
-    """Working memory of one thread: per row, its softmax record and the output so far; then the values of a block."""
-    return rows * (RECORD_BYTES + padded_head * 4) + BLOCK_TOKENS * padded_head * 2
+    """Working memory of one thread: per row, its softmax record and the output so far; of tiles, 32 tokens' values."""
+    copied = TILE_ROWS * padded_head * 4 if rows > MOST_ROWS else 0
+    return rows * (RECORD_BYTES + padded_head * 4) + copied
 
 
 def at_most(b: ir.IRBuilder, value: ir.Value, limit: int) -> ir.Value:

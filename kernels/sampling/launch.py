@@ -162,7 +162,7 @@ class CpuSampler:
             return 1
         if self._process != os.getpid():  # a forked child has none of its parent's threads
             self._workers, self._process = [], os.getpid()
-        cores = own_cores()
+        cores = own_cores() if len(self._workers) < parts else []
         while len(self._workers) < parts:
             self._workers.append(_SamplerThread(cores[len(self._workers)] if self.threads <= len(cores) else None))
         while len(self._scratch) < parts:

@@ -117,7 +117,7 @@ def permitted(b: ir.IRBuilder) -> ir.Value:
 
 
 def _emit_permitted(module: ir.Module, name: str) -> None:
-    """Asks the kernel once. Its answer is for the whole process: threads that ask at the same time get the same."""
+    """Asks the kernel once for this module of code. The answer is for the process: threads and modules get the same."""
     answer = ir.GlobalVariable(module, i32, f"{name}_answer")
     answer.linkage, answer.initializer = "internal", ir.Constant(i32, _UNASKED)
     _, b = new_function(module, name, "", i64)

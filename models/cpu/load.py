@@ -32,7 +32,7 @@ MAX_LOGIT_BYTES = 64 << 20  # working memory for logits; steps that need more ro
 
 def load_on_cpu(checkpoint: Checkpoint, settings: EngineSettings, report: ReportProgress) -> LoadedModel:
     """Plan, load and compile. dtype "auto" is the checkpoint's."""
-    interleave_memory()  # before there are other threads that read or pack weights
+    interleave_memory()
     sizes, memory = plan_on_cpu(checkpoint, settings, available_memory())
     kept: KeptWeights | None = None
     if settings.keep_packed_weights:

@@ -30,6 +30,7 @@ def interleave_memory(nodes: Path = NODES) -> None:
         if memory_policy()[0] != _DEFAULT:  # by `numactl`, for example
             return
         _set_interleaved(own)
+        spread = memory_policy()[1]
     except OSError as error:
         names = ",".join(map(str, own))
         _LOG.warning(
@@ -40,7 +41,7 @@ def interleave_memory(nodes: Path = NODES) -> None:
             names,
         )
     else:
-        _LOG.info("weights and KV cache are spread over the NUMA nodes %s", ",".join(map(str, own)))
+        _LOG.info("weights and KV cache are spread over the NUMA nodes %s", ",".join(map(str, sorted(spread))))
 
 
 def nodes_of(cpus: set[int], nodes: Path = NODES) -> list[int]:

@@ -1,7 +1,7 @@
 """What a real tile unit must compute to the bit: products of each format, and attention, as JSON of digests.
 
-python -m tests.amx.cases emulated     on any machine with AVX-512: by the unit that tests emulate
-python -m tests.amx.cases real         on one with AMX: by what the kernels choose there
+python -m tests.amx.cases emulated     on any machine with AVX-512 BF16: by the unit that tests emulate
+python -m tests.amx.cases real         by what the kernels choose there: the unit, if they may use one
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ import hashlib
 import json
 import sys
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
-from triolet.kernels.gemm.cpu import gemm
+from triolet.kernels.gemm.cpu import gemm, in_tile_unit
 from triolet.kernels.gemm.reference import round_to_bfloat16
 from triolet.kernels.paged_attention.cpu import most_rows
 from triolet.kernels.simd.amx import TILE_ROWS
-from triolet.kernels.simd.formats import WeightFormat
+from triolet.kernels.simd.dot import multiplies_pairs
+from triolet.kernels.simd.formats import TAGS, WeightFormat
 
 from ..kernels.test_gemm import run, sample
 from ..kernels.test_paged_attention import TABLE, Cache, call_attend, make_queries
@@ -53,14 +53,16 @@ def digests(multiply: Callable[..., None], attend: Callable[..., None]) -> dict[
 
 
 def main() -> None:
+    if not multiplies_pairs():
+        sys.exit("this CPU lacks AVX-512 BF16, without which operands are no pairs of bfloat16")
     if sys.argv[1] == "real":
-        if most_rows("bfloat16") != TILE_ROWS:
-            sys.exit("there is no tile unit here, or Linux does not let this process use it")
-        print(json.dumps(digests(gemm, call_attend)))
-        return
-    granted, faulty = np.ones(1, np.int64), np.zeros(1, np.int64)
-    unit: Any = EmulatedTiles(faulty.ctypes.data)
-    print(json.dumps(digests(gemm_with(unit, granted.ctypes.data), attention_with(unit))))
+        found = digests(gemm, call_attend)
+    else:
+        granted, faulty = np.ones(1, np.int64), np.zeros(1, np.int64)
+        unit = EmulatedTiles(faulty.ctypes.data)
+        found = digests(gemm_with(unit, granted.ctypes.data), attention_with(unit))
+    used = most_rows("bfloat16") == TILE_ROWS and all(in_tile_unit(TAGS[name], 16, 64) for name in FORMATS)
+    print(json.dumps({"tiles are used": used, "digests": found}))
 
 
 if __name__ == "__main__":

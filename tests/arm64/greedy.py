@@ -1,9 +1,9 @@
 """Greedy tokens of the bundled model, as JSON: on this machine or emulated. Needs neither torch nor a tokenizer.
 
     python -m tests.arm64.greedy '[[1, 2, 3], [4, 5]]'               prompts, as token ids
-    python -m tests.arm64.greedy '[[1, 2, 3], [4, 5]]' bfloat16      with these weights, and this cache
+    python -m tests.arm64.greedy '[[1, 2, 3], [4, 5]]' int8 bfloat16       formats of weights and cache
 
-Weights and cache are int8 else, whose products are exact. The other arithmetic is float32, rounded alike wherever there
+Without formats both are int8, whose products are exact. The other arithmetic is float32, rounded alike wherever there
 is a fused multiply-add. So the log-odds, whose digest is printed too, have the same bits.
 """
 
@@ -13,6 +13,7 @@ import hashlib
 import json
 import sys
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 
@@ -26,6 +27,7 @@ from triolet.models.cpu.rows import Batch
 
 MODEL = Path(__file__).parents[2] / "models" / "demo" / "checkpoint"
 NEW_TOKENS = 24
+FORMATS: dict[str, CacheFormat] = {name: name for name in get_args(CacheFormat)}
 BLOCKS_EACH = 4  # of 64 tokens
 
 
@@ -57,11 +59,11 @@ def continuations(runner: CpuRunner, prompts: list[list[int]]) -> tuple[list[lis
 
 def main() -> None:
     prompts: list[list[int]] = json.loads(sys.argv[1])
-    number_format: CacheFormat = "bfloat16" if "bfloat16" in sys.argv[2:] else "int8"
+    weights, cache = (FORMATS[name] for name in sys.argv[2:] or ("int8", "int8"))
     checkpoint = open_checkpoint(MODEL)
     sizes = CpuSizes(
-        weight_format=number_format,
-        cache_format=number_format,
+        weight_format=weights,
+        cache_format=cache,
         max_step_tokens=256,
         max_logit_rows=len(prompts),
         max_model_len=BLOCKS_EACH * 64,

@@ -19,13 +19,13 @@ from triolet.kernels.cache_folder import open_cache_folder
 PROGRAM = """
 import numba, sys
 from triolet.kernels.compile_cache import compilations, prepare_compile_cache, telling_compilations
-from triolet.kernels.threads.waiting import stop_workers
+from triolet.kernels.threads.waiting import set_resting
 import numpy as np
 state = np.zeros(40, np.int64)
 told = []
 with telling_compilations(lambda done, declared: told.append((done, declared))):
-    stop_workers(state.ctypes.data)
-    stop_workers(state.ctypes.data)
+    set_resting(state.ctypes.data, 0)
+    set_resting(state.ctypes.data, 0)
 assert bool(told) == bool(compilations()), told
 assert all(0 <= done <= declared for done, declared in told), told
 print(prepare_compile_cache(), compilations())
