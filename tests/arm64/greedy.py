@@ -13,7 +13,6 @@ import hashlib
 import json
 import sys
 from pathlib import Path
-from typing import get_args
 
 import numpy as np
 
@@ -27,7 +26,7 @@ from triolet.models.cpu.rows import Batch
 
 MODEL = Path(__file__).parents[2] / "models" / "demo" / "checkpoint"
 NEW_TOKENS = 24
-FORMATS: dict[str, CacheFormat] = {name: name for name in get_args(CacheFormat)}
+FORMATS: dict[str, CacheFormat] = {"float32": "float32", "bfloat16": "bfloat16", "int8": "int8"}
 BLOCKS_EACH = 4  # of 64 tokens
 
 
@@ -59,11 +58,11 @@ def continuations(runner: CpuRunner, prompts: list[list[int]]) -> tuple[list[lis
 
 def main() -> None:
     prompts: list[list[int]] = json.loads(sys.argv[1])
-    weights, cache = (FORMATS[name] for name in sys.argv[2:] or ("int8", "int8"))
+    names = sys.argv[2:] or ["int8", "int8"]
     checkpoint = open_checkpoint(MODEL)
     sizes = CpuSizes(
-        weight_format=weights,
-        cache_format=cache,
+        weight_format=FORMATS[names[0]],
+        cache_format=FORMATS[names[1]],
         max_step_tokens=256,
         max_logit_rows=len(prompts),
         max_model_len=BLOCKS_EACH * 64,
