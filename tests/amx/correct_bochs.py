@@ -9,6 +9,7 @@ from pathlib import Path
 TILE_DATA = "BX_XCR0_XTILEDATA_MASK"
 DISABLED = f"(BX_CPU_THIS_PTR msr.ia32_xfd & {TILE_DATA}) != 0"
 
+TILE, ROWS = "BX_CPU_THIS_PTR amx->tilecfg[n]", "for (unsigned row=0; row < "
 SIGNED = {"DPBDSS": "xy", "DPBDSU": "x", "DPBDUS": "y"}  # products of bytes: the operands that are signed
 REPLACED = {
     # The upper half of a conversion of two vectors read behind the end of one.
@@ -17,6 +18,13 @@ REPLACED = {
             "n++)\n    dst.vmm16u(n) = convert_ne_fp32_to_bfloat16(op1.vmm32u(n))",
             "n++)\n    dst.vmm16u(n) = convert_ne_fp32_to_bfloat16(op1.vmm32u(n - DWORD_ELEMENTS(len)))",
         )
+    ],
+    # A thread's state: rows and bytes of a row were mixed up, and only half of each tile's rows were saved.
+    "cpu/xsave.cc": [
+        ("vmm16u(8+n)    = BX_CPU_THIS_PTR amx->tilecfg[n].rows", f"vmm16u(8+n)    = {TILE}.bytes_per_row"),
+        ("vmmubyte(48+n) = BX_CPU_THIS_PTR amx->tilecfg[n].bytes_per_row", f"vmmubyte(48+n) = {TILE}.rows"),
+        (f"{ROWS}BX_TILE_REGISTERS; row++) {{\n      write", f"{ROWS}BX_TILE_MAX_ROWS; row++) {{\n      write"),
+        (f"{ROWS}BX_TILE_REGISTERS; row++) {{\n      read", f"{ROWS}BX_TILE_MAX_ROWS; row++) {{\n      read"),
     ],
     # Extended feature disable (XFD): the first use of tiles is an exception, on which Linux makes room for them.
     "cpu/cpu.h": [("  Bit64u ia32_xss;\n", "  Bit64u ia32_xss, ia32_xfd, ia32_xfd_err;\n")],
