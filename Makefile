@@ -38,7 +38,7 @@ test: check
 test-arm64: .venv/.serve .venv-arm64/.installed
 	$(BIN)/python -m tests.arm64 $(ARGS)
 
-test-amx: .venv/.serve .venv-amx/.installed
+test-amx: .venv/.test .venv-amx/.installed
 	$(BIN)/python -m tests.amx
 
 # Each type checker takes a minute of one core: two at a time.
